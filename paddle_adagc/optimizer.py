@@ -11,7 +11,7 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_optimizer_stage2 as stage_2,
 )
 from paddle.incubate import LookAhead
-from paddle.nn.clip import ClipGradBase
+from paddle.nn.clip import ClipGradBase, ClipGradByNorm
 
 _ACCURATE = ("Reproducible", "HFBitexact")  # clips of PaddleFleet
 
@@ -50,6 +50,13 @@ def put_into_optimizer(optimizer: Any, clip: ClipGradBase | None) -> None:
     for group in optimizer._param_groups:
         if isinstance(group, dict):
             group["grad_clip"] = clip
+
+
+def threshold_of(clip: Any) -> float | None:
+    """Return a clip's bound of the global norm; None: it has no such bound."""
+    if isinstance(clip, ClipGradByNorm):  # of each tensor's
+        return None
+    return getattr(clip, "clip_norm", None)
 
 
 def clip_of(optimizer: Any) -> Any:

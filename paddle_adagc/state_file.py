@@ -39,7 +39,8 @@ def save_state(
     Args:
         state: ``step``, ``config``, and ``gamma``, a dict of key -> one
             number; in the warm-up ``support``, too.
-        directory: Created if it does not exist.
+        directory: Created if it does not exist. Not that of
+            ``dist.save_state_dict``, whose loader refuses other files.
         file_name: One for each clip, where there are several.
 
     Returns:

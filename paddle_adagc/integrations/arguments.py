@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import paddle.distributed as dist
@@ -17,14 +19,13 @@ from paddle_adagc.integrations.model_units import ModelUnits, describe_tensors
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.units import Declared
 
-TAKEN = "_adagc_max_grad_norm"  # of arguments: what a clip took over
 CLEARS = "adaptive_norm_force_clear_state"
 """ERNIE's argument: start without the state of a clip."""
 
 _WITHOUT_EFFECT = {
     "adaptive_norm_shard_clip": "each tensor has one norm, of all its parts",
-    "adaptive_norm_enable_record": "adagc-run records",
-    "adaptive_norm_enable_record_clip_history": "adagc-run records",
+    "adaptive_norm_enable_record": "--record is adagc-run's",
+    "adaptive_norm_enable_record_clip_history": "--record is adagc-run's",
     "adaptive_norm_verbose": "the logs have clip_... numbers",
 }
 
@@ -63,11 +64,24 @@ def without_effect(args: Any) -> list[str]:
     ]
 
 
-def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
-    """Set ``max_grad_norm`` to 0, and warn of arguments that do not fit.
+@contextlib.contextmanager
+def without_threshold(args: Any, clip: ClipGradBase | None) -> Iterator[None]:
+    """Keep ``max_grad_norm`` at 0: PaddleFormers takes any other for its own.
 
-    PaddleFormers takes any other ``max_grad_norm`` for its own clip's, and its
-    ``ernie_pretrain`` copies a clip's ``stat`` into the logs.
+    Afterwards it is the caller's again, and another Trainer's.
+    """
+    norm = args.max_grad_norm
+    args.max_grad_norm = norm if clip is None else 0.0
+    try:
+        yield
+    finally:
+        args.max_grad_norm = norm
+
+
+def check_clipping(args: Any, clip: ClipGradBase) -> None:
+    """Warn of arguments that do not fit a clip.
+
+    The ``ernie_pretrain`` of PaddleFormers copies its ``stat`` into the logs.
 
     Raises:
         ValueError: The Trainer changes the model within ``train()``.
@@ -84,20 +98,14 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
             "(lambda_abs is the global norm of AdaGC's warm-up)",
             stacklevel=4,
         )
-    saves = is_flex and args.save_strategy.value != "no"
-    if saves and dist.get_world_size() == 1:
+    is_saved = is_flex and args.save_strategy.value != "no"
+    if is_saved and dist.get_world_size() == 1:
         warnings.warn(
             "PaddleFormers cannot load a flex_checkpoint on one process: to "
             "resume this run set save_checkpoint_format and "
             "load_checkpoint_format to 'unified_checkpoint'",
             stacklevel=4,
         )
-    if norm:
-        logger_of(args).info(
-            f"paddle_adagc: max_grad_norm {norm} -> 0, as the clip clips"
-        )
-        setattr(args, TAKEN, norm)  # for another Trainer of these arguments
-    args.max_grad_norm = 0.0
 
 
 def _refuse(args: Any) -> None:

@@ -192,8 +192,7 @@ def _read(checkpoint: Path, wanted: dict[str, Any] | None) -> dict[str, Any]:
 
 def _beside(checkpoint: Path) -> tuple[Path, str]:
     """Return folder and name of a state whose checkpoint is being saved."""
-    name, ending = STATE_FILE.split(".")
-    return checkpoint.parent, f"{name}.{checkpoint.name}.{ending}"
+    return checkpoint.parent, f"{STATE_FILE}.{checkpoint.name}"
 
 
 def _check_origin(

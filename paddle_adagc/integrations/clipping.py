@@ -28,9 +28,10 @@ from paddle_adagc.clips.progress import NewTensors
 from paddle_adagc.integrations.arguments import (
     CLEARS,
     bind_clip,
+    check_clipping,
     logger_of,
-    take_over_clipping,
     units_of,
+    without_threshold,
 )
 from paddle_adagc.integrations.checkpoints import (
     MissingState,
@@ -42,7 +43,7 @@ from paddle_adagc.integrations.checkpoints import (
     stage_clip,
 )
 from paddle_adagc.integrations.logs import clip_logs, warm_up_end
-from paddle_adagc.optimizer import clip_of, put_into_optimizer
+from paddle_adagc.optimizer import clip_of, put_into_optimizer, threshold_of
 from paddle_adagc.parallel.units import Declared
 
 if TYPE_CHECKING:
@@ -69,11 +70,7 @@ _UNKNOWN: Any = object()
 
 @dataclasses.dataclass
 class Options:
-    """The arguments of :class:`.ClippingMixin` beside the clip.
-
-    Raises:
-        TypeError, ValueError: One is wrong.
-    """
+    """The arguments of :class:`.ClippingMixin` beside the clip, checked."""
 
     missing_state: MissingState = "raise"
     new_tensors: NewTensors = "raise"
@@ -143,7 +140,7 @@ class TrainerClip(TrainerCallback):
             return
         self._is_prepared = True
         args, model = self.trainer.args, self.trainer.model
-        take_over_clipping(args, self.clip)
+        check_clipping(args, self.clip)
         units = self._options.units
         if isinstance(self.clip, ClipGradByAdaGC) and not (
             units is None and self.clip._progress.tensors.is_bound
@@ -154,14 +151,16 @@ class TrainerClip(TrainerCallback):
     def _put(self, optimizer: Any) -> None:
         if optimizer is None or self.clip is None:
             return
-        old, wanted = clip_of(optimizer), getattr(self.clip, "lambda_abs", None)
-        norm = getattr(old, "clip_norm", wanted)
-        if wanted is not None and norm not in (0, wanted):
-            warnings.warn(
-                f"{self.clip!r} replaces {type(old).__name__} with the "
-                f"threshold {norm}: give the warm-up the same by lambda_abs",
-                stacklevel=4,
-            )
+        old, text = clip_of(optimizer), ""
+        norm = threshold_of(old)
+        wanted = getattr(self.clip, "lambda_abs", norm)
+        if isinstance(old, ClipGradByAdaGC) and old is not self.clip:
+            text = f"{old!r}: give its settings to the clip in force"
+        elif norm not in (None, 0, wanted):
+            text = f"{type(old).__name__} with the threshold {norm}: give "
+            text += "the warm-up the same by lambda_abs"
+        if text:
+            warnings.warn(f"{self.clip!r} replaces {text}", stacklevel=4)
         put_into_optimizer(optimizer, self.clip)
         self._is_put = True
 
@@ -170,7 +169,8 @@ class TrainerClip(TrainerCallback):
     ) -> Any:
         """Make the Trainer's optimizer, and its scheduler, with the clip."""
         self.prepare()
-        made = make(*args, **kwargs)
+        with without_threshold(self.trainer.args, self.clip):
+            made = make(*args, **kwargs)
         self._put(self.trainer.optimizer if made is None else made)
         return made
 
@@ -186,7 +186,8 @@ class TrainerClip(TrainerCallback):
             kwargs["resume_from_checkpoint"] = self._newest_checkpoint()
         self._checkpoint = _checkpoint_in(train, args, kwargs) or _UNKNOWN
         try:
-            return train(*args, **kwargs)
+            with without_threshold(self.trainer.args, self.clip):
+                return train(*args, **kwargs)
         except BaseException as error:
             if self.recording is not None:
                 self.recording.leave(error)
@@ -207,7 +208,9 @@ class TrainerClip(TrainerCallback):
     ) -> Any:
         """Train; by now a checkpoint is downloaded."""
         self._take_over_callback()
-        self._checkpoint = _checkpoint_in(loop, args, kwargs)
+        found = _checkpoint_in(loop, args, kwargs)
+        if found is not _UNKNOWN:
+            self._checkpoint = found
         return loop(*args, **kwargs)
 
     def _take_over_callback(self) -> None:
@@ -352,9 +355,13 @@ class TrainerClip(TrainerCallback):
 
 
 def _checkpoint_in(method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Return what a method gets as ``resume_from_checkpoint``."""
-    given = inspect.signature(method).bind(*args, **kwargs).arguments
-    return {**kwargs, **given}.get("resume_from_checkpoint")
+    """Return what a method gets as ``resume_from_checkpoint``.
+
+    A method of ``(*args)`` does not say.
+    """
+    name, signature = "resume_from_checkpoint", inspect.signature(method)
+    given = {**kwargs, **signature.bind(*args, **kwargs).arguments}
+    return given.get(name, None if name in signature.parameters else _UNKNOWN)
 
 
 def attach(trainer: Any, clip: ClipGradBase | None, options: Options) -> None:
@@ -370,18 +377,3 @@ def attach(trainer: Any, clip: ClipGradBase | None, options: Options) -> None:
         if own is not None:
             around = functools.partial(getattr(trainer._adagc, ours), own)
             setattr(trainer, name, functools.update_wrapper(around, own))
-
-
-def after_init(kind: Any, function: Callable[[Any], None]) -> None:
-    """Call a function with every object of a class, subclasses' too.
-
-    It is called at the end of the class' own ``__init__``, as subclasses do.
-    """
-    original = kind.__init__
-
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        function(self)
-
-    kind.__init__ = init

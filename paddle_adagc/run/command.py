@@ -59,8 +59,9 @@ Trainer's max_grad_norm.
   --watch                  record any Paddle training under its own clip, and
                            what AdaGC would have done
   --record DIR             folder of the record (default: OUTPUT_DIR/record with
-                           a Trainer, adagc-record without one); DIR-2 if DIR
-                           holds the record of another run
+                           a Trainer, adagc-record without one). A new run gets
+                           DIR-2 if DIR holds a record; a resumed one goes on in
+                           the newest: give each job its own DIR
   --no-record              do not record
   --skip-above K           leave out a step whose global norm or loss is K
                            deviations above the median of the last 128
@@ -223,7 +224,7 @@ def _checked(plan: Plan, command: Sequence[str]) -> list[str]:
             )
         lines.append(
             "if the Trainer's arguments have adaptive_norm_clip: true, ERNIE's "
-            "values would count instead (adaptive_norm_...)"
+            "values (adaptive_norm_...) would count for what is not given here"
         )
     lines.append(f"would run {shlex.join(command)}")
     for name in _LIBRARIES:

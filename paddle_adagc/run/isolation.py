@@ -8,6 +8,7 @@ starts with another environment. Scripts are not looked into.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -29,6 +30,12 @@ def check_command(words: Sequence[str]) -> None:
         elif _PYTHON.fullmatch(name):
             _refuse(name, _isolating(rest))
             return
+        elif name == "paddleformers-cli" and (hiding := _hiding()):
+            raise ValueError(
+                f"{hiding} keeps adagc-run out: {name} puts that folder before "
+                "PYTHONPATH. Move the file, or start python -m "
+                "paddle.distributed.launch yourself"
+            )
 
 
 def _refuse(name: str, flag: str) -> None:
@@ -37,6 +44,16 @@ def _refuse(name: str, flag: str) -> None:
             f"{name} {flag} keeps adagc-run out: leave {flag} out. Or give the "
             "optimizer the clip: grad_clip=ClipGradByAdaGC()"
         )
+
+
+def _hiding() -> str:
+    """Return the sitecustomize that PaddleFormers' processes run, not ours."""
+    spec = importlib.util.find_spec("paddleformers")
+    if spec is None or spec.origin is None:
+        return ""
+    folder = os.path.dirname(os.path.dirname(spec.origin))
+    path = os.path.join(folder, "sitecustomize.py")
+    return path if os.path.exists(path) else ""
 
 
 def _emptying(words: Iterable[str]) -> str:

@@ -36,6 +36,21 @@ def current(plan: str) -> Process:
     return Process(**json.loads(plan))
 
 
+def after_init(kind: Any, function: Callable[[Any], None]) -> None:
+    """Call a function with every object of a class, subclasses' too.
+
+    It is called at the end of the class' own ``__init__``, as subclasses do.
+    """
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        function(self)
+
+    kind.__init__ = init
+
+
 def say(text: str) -> None:
     """Print a line of ``adagc-run`` in a process of the command."""
     print(f"adagc-run: {text}", file=sys.stderr, flush=True)
@@ -106,8 +121,6 @@ class Process:
 
     def on_trainer(self, module: Any) -> None:
         """Let the Trainers of a module clip."""
-        from paddle_adagc.integrations.clipping import after_init
-
         after_init(module.Trainer, self._made)
 
     def _made(self, trainer: Any) -> None:
@@ -289,7 +302,7 @@ class Process:
 
     def _what_lacks(self, optimizer: Any) -> str:
         """Name an optimizer that steps without AdaGC, and why."""
-        from paddle_adagc.optimizer import clip_of
+        from paddle_adagc.optimizer import clip_of, threshold_of
 
         name, clip = type(optimizer).__name__, clip_of(optimizer)
         if (trainer := self._trainer_of(optimizer)) is not None:
@@ -297,7 +310,7 @@ class Process:
             return f"{name} without AdaGC: {kind} has given it {clip}"
         if name == "LBFGS":
             return f"{name} without AdaGC: it calls no clip"
-        norm = getattr(clip, "clip_norm", None)  # of Paddle's clips
+        norm = threshold_of(clip)
         given = f"lambda_abs={norm}" if norm else ""
         return (
             f"{name} without AdaGC: it belongs to no Trainer. "

@@ -133,12 +133,11 @@ def of_trainer(args: Any) -> Values:
     that the Trainer would not clip, that is 1.0.
     Where ``adaptive_norm_clip`` is on, the arguments of ERNIE's clip count.
     """
-    from paddle_adagc.integrations.arguments import TAKEN, of_adaptive_norm
+    from paddle_adagc.integrations.arguments import of_adaptive_norm
 
     if found := of_adaptive_norm(args):
         return found
     norm = getattr(args, "max_grad_norm", None)
-    norm = norm or getattr(args, TAKEN, norm)
     if norm and norm > 0:
         return {"lambda_abs": (norm, "max_grad_norm")}
     return {"lambda_abs": (_DEFAULT, f"max_grad_norm is {norm}")}

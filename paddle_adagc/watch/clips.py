@@ -22,7 +22,11 @@ from paddle.nn import ClipGradByGlobalNorm, ClipGradByNorm, Layer
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.optimizer import innermost, put_into_optimizer
+from paddle_adagc.optimizer import (
+    innermost,
+    put_into_optimizer,
+    threshold_of,
+)
 from paddle_adagc.parallel.layout import sharding_wrapper, unwrap
 from paddle_adagc.parallel.meshes import added_up
 from paddle_adagc.watch.measure import Factors
@@ -219,10 +223,9 @@ def default_shadow(acting: ClipGradBase | None) -> ClipGradByAdaGC:
     the norms that the run lets through; without one from the norms as they are.
     """
     inner = unwrapped(acting)
-    threshold = getattr(inner, "clip_norm", None)
-    if threshold is None or isinstance(inner, ClipGradByNorm):
-        threshold = math.inf
-    return ClipGradByAdaGC(lambda_abs=float(threshold), init="warmup_ema")
+    threshold = threshold_of(inner)
+    threshold = math.inf if threshold is None else float(threshold)
+    return ClipGradByAdaGC(lambda_abs=threshold, init="warmup_ema")
 
 
 def check_shadow(clip: ClipGradBase) -> ClipGradByAdaGC:

@@ -5,6 +5,7 @@
 import importlib.util
 import json
 import os
+import re
 import sys
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from helpers import run_python
 
 from paddle_adagc import load_state
+from paddle_adagc.run.isolation import check_command
 from paddle_adagc.watch import read_record
 
 SCRIPT = """
@@ -33,6 +35,22 @@ rows = [{"x": paddle.ones([2]).numpy()}] * 8
 Trainer(args=args)  # as some scripts do, for its arguments alone
 Trainer(model=Net(), args=args, train_dataset=rows).train()
 """
+
+
+def test_a_file_that_hides_us_from_paddleformers_is_named(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "paddleformers").mkdir()
+    (tmp_path / "paddleformers/__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "paddleformers", raising=False)
+    check_command(["paddleformers-cli", "train", "my.yaml"])
+    hiding = tmp_path / "sitecustomize.py"
+    hiding.touch()
+    with pytest.raises(ValueError, match=re.escape(f"{hiding} keeps adagc")):
+        check_command(["/bin/paddleformers-cli", "train", "my.yaml"])
+
+
 COMMAND = """
 import sys
 from importlib.metadata import entry_points

@@ -3,17 +3,26 @@
 """What a Trainer does, or its model is, that few are."""
 
 import math
+import re
 import shutil
 import types
 
 import paddle
 import pytest
-from core.integrations.trainers import Clipping, Trainer, clipping, gamma_of
+from core.integrations.trainers import (
+    Clipping,
+    Trainer,
+    attached,
+    clipping,
+    gamma_of,
+)
 
 from paddle_adagc import ClipGradByAdaGC, integrations
 from paddle_adagc.integrations.arguments import bind_clip, library_of
 from paddle_adagc.integrations.model_units import ModelUnits
 from paddle_adagc.integrations.trainer import ClippingMixin
+from paddle_adagc.optimizer import clip_of
+from paddle_adagc.run.process import Process
 from paddle_adagc.run.settings import as_number
 from paddle_adagc.watch import read_record
 from paddle_adagc.watch.trainer import _num_losses
@@ -62,6 +71,86 @@ def test_a_trainer_may_make_its_optimizer_while_it_is_made(tmp_path):
     clip = ClipGradByAdaGC(t_start=1)
     ClippingEarly(tmp_path, clip=clip, max_steps=2).train()
     assert clip.num_steps == 2
+
+
+class Positional(Trainer):
+    """As with a profiler around the loop; both libraries call it so."""
+
+    def train(self, resume_from_checkpoint=None):
+        self.create_optimizer_and_scheduler()
+        return self._inner_training_loop(1, resume_from_checkpoint)
+
+    def _inner_training_loop(self, *args):
+        return super()._inner_training_loop(*args)
+
+
+class ClippingPositional(ClippingMixin, Positional):
+    pass
+
+
+@pytest.mark.parametrize("way", ["mixin", "object"])
+def test_a_loop_that_names_no_checkpoint_resumes_the_clip(way, tmp_path):
+    def make(max_steps):
+        if way == "object":
+            return attached(tmp_path, kind=Positional, max_steps=max_steps)
+        clip = ClipGradByAdaGC(t_start=1)
+        return ClippingPositional(tmp_path, clip=clip, max_steps=max_steps)
+
+    make(3).train()
+    made = make(5)
+    made.train(str(tmp_path / "checkpoint-3"))
+    assert made.clip.num_steps == 5
+
+
+def test_arguments_of_two_trainers_keep_their_threshold(tmp_path):
+    made = clipping(tmp_path / "a", max_steps=1, max_grad_norm=0.5)
+    plain = Trainer(tmp_path / "b", max_steps=1)
+    plain.args = made.args
+    plain.train()
+    assert clip_of(plain.optimizer).clip_norm == 0.5
+    made.train()
+    assert clip_of(made.optimizer) is made.clip
+    assert made.args.max_grad_norm == 0.5
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        (ClipGradByAdaGC(lambda_rel=2), "lambda_rel=2.*: give its settings"),
+        (paddle.nn.ClipGradByGlobalNorm(0.1), "the threshold 0.1"),
+        (paddle.nn.ClipGradByNorm(0.1), None),  # of each tensor
+    ],
+)
+def test_a_clip_of_the_trainer_s_own_is_not_replaced_in_silence(
+    own, message, tmp_path, recwarn
+):
+    class Own(Trainer):
+        def _build_grad_clip(self):
+            return own
+
+    attached(tmp_path, kind=Own, max_steps=1).train()
+    texts = [str(warning.message) for warning in recwarn]
+    told = [text for text in texts if "replaces" in text]
+    assert len(told) == bool(message)
+    assert all(re.search(message, text) for text in told)
+
+
+def test_a_bound_of_each_tensor_is_no_threshold():
+    clip = paddle.nn.ClipGradByNorm(0.1)
+    weight = paddle.nn.Linear(2, 2).parameters()
+    optimizer = paddle.optimizer.AdamW(parameters=weight, grad_clip=clip)
+    process = Process({}, False, False, False)
+    assert "ClipGradByAdaGC();" in process._what_lacks(optimizer)
+
+
+def test_no_state_beside_checkpoints_looks_like_a_model(tmp_path):
+    """PaddleFormers' export takes a folder with *.safetensors for one."""
+    killed = clipping(tmp_path, max_steps=3)
+    killed.dies_after = (3, "weights")
+    with pytest.raises(KeyboardInterrupt):
+        killed.train()
+    assert [*tmp_path.glob("adagc_state*")]
+    assert not [*tmp_path.glob("*.safetensors")]
 
 
 class MultiHeadAttention(paddle.nn.Layer):

@@ -161,7 +161,6 @@ def test_tiny_models_train_and_log_the_clip(name, way, tmp_path):
     trainer = make_trainer(way, tmp_path, name)
     loss = trainer.train().metrics["train_loss"]
     clip, optimizer = trainer.clip, innermost(trainer.optimizer)
-    assert trainer.args.max_grad_norm == 0
     assert loss < np.log(256)
     assert clip.num_steps == 8
     gamma = clip.state_dict()["gamma"]

@@ -22,7 +22,8 @@ from adagc_lab.paddleformers.recipe import (
 )
 from adagc_lab.paddleformers.units import check_units
 from adagc_lab.storage import check_directory
-from paddle_adagc.integrations.clipping import Options, after_init, attach
+from paddle_adagc.integrations.clipping import Options, attach
+from paddle_adagc.run.process import after_init
 
 
 def run_recipe(
