@@ -17,12 +17,7 @@ if TYPE_CHECKING:
     from paddle_adagc.state_file import load_state, save_state
 
 __version__ = "0.1.0"
-__all__ = [
-    "ClipGradByAdaGC",
-    "load_state",
-    "save_state",
-    "spike_score",
-]
+__all__ = ["ClipGradByAdaGC", "load_state", "save_state", "spike_score"]
 
 _MODULES = {
     "ClipGradByAdaGC": "clips.adagc",

@@ -24,7 +24,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import paddle
-from paddle.base import core
+from paddle.base import core, framework
 from paddle.distributed.auto_parallel.api import _ShardOptimizer
 from paddle.distributed.communication.group import Group
 from paddle.distributed.fleet.meta_parallel.sharding import (
@@ -52,17 +52,23 @@ def unchecked(function: Callable[P, T]) -> Callable[P, T]:
 
     A clip works with infinity (no norm so far) and 0/0 on purpose, and treats
     what gradients hold of it. Everything outside of the clip stays checked.
+    In a step within ``auto_cast`` a clip's own numbers stay float32.
     """
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        if not _core.globals()[_FLAG]:  # get_flags() takes 12 us
+        tracer: Any = framework._dygraph_tracer()
+        level = getattr(tracer, "_amp_level", _core.AmpLevel.O0)
+        is_checked = _core.globals()[_FLAG]
+        if level == _core.AmpLevel.O0 and not is_checked:  # set_flags: 12 us
             return function(*args, **kwargs)
         paddle.set_flags({_FLAG: False})
+        tracer._amp_level = _core.AmpLevel.O0
         try:
             return function(*args, **kwargs)
         finally:
-            paddle.set_flags({_FLAG: True})
+            tracer._amp_level = level
+            paddle.set_flags({_FLAG: is_checked})
 
     return run
 
@@ -81,8 +87,7 @@ def eager(function: Callable[P, T]) -> Callable[P, T]:
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         simulator = _core.set_eval_frame(None)
         try:
-            is_checked = _core.globals()[_FLAG]
-            return (quiet if is_checked else function)(*args, **kwargs)
+            return quiet(*args, **kwargs)
         finally:
             _core.set_eval_frame(simulator)
 

@@ -181,6 +181,9 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
             )
         return clip_pairs(self, pairs)
 
+    def __copy__(self) -> ClipGradByAdaGC:
+        return copy.deepcopy(self)
+
     def bind(
         self, model: paddle.nn.Layer, units: Declared | None = None
     ) -> None:

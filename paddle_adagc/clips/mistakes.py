@@ -76,9 +76,7 @@ def warn_of_low_gammas(clip: ClipGradByAdaGC, progress: Progress) -> None:
     low = rows.choose(np.isfinite(norm) & (10 * gamma < norm) & (h < 1))
     if not low.keys:
         return
-    names = ", ".join(low.keys[:3])
-    if len(low.keys) > 3:
-        names += ", ..."
+    names = ", ".join(low.keys[:3]) + ", ..." * (len(low.keys) > 3)
     h = low.columns["h"]
     growth = max((1 - clip.beta) * (clip.lambda_rel - 1), 0)
     warnings.warn(

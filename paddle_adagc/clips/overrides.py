@@ -50,9 +50,7 @@ class Overrides:
         """
         about = [*keys], dict(defaults)
         if self._about != about:
-            own = [
-                self.by_pattern.get(self._pattern(key) or "") for key in keys
-            ]
+            own = [self.by_pattern.get(self._pattern(k) or "") for k in keys]
             self._vectors = {
                 name: paddle.to_tensor(
                     np.array(

@@ -86,6 +86,7 @@ class Progress:
         self.memory = Memory.new(0, clip._counts_support)
         self.steps = StepCount()
         self.before = self.steps, self.memory  # the last step
+        self.last = self.steps  # after the last call, taken back or not
         self.awaits_update = False  # the optimizer's, after the last call
         self.ranks = Ranks()
         self.calls: list[Call] = []  # of the last step

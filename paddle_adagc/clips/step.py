@@ -34,11 +34,7 @@ from paddle_adagc.clips.progress import Memory, Progress
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensors import look_up
 from paddle_adagc.kernels.cuda import adaptive_step
-from paddle_adagc.paddle_internals import (
-    Caller,
-    expect_update,
-    find_caller,
-)
+from paddle_adagc.paddle_internals import Caller, expect_update, find_caller
 from paddle_adagc.parallel.agreement import refuse_nonfinite, settings_of
 from paddle_adagc.parallel.reduce import Reducer
 
@@ -70,6 +66,8 @@ def clip_pairs(clip: ClipGradByAdaGC, pairs: Pairs) -> Pairs:
             return pairs
         if not follows and found.gradients.share_memory():
             refuse_shared_memory(pairs)
+        if not ranks.has_agreed:  # summary() may have come before fleet.init
+            ranks.reducer = None
         reducer = ranks.reducer or progress.reducer()
     except Exception as error:
         if not ranks.has_agreed:
@@ -162,10 +160,14 @@ def _commit(
     begins = steps.num_steps > before.num_steps
     if begins or steps.optimizer != before.optimizer:
         progress.before = before, progress.memory
-    calls = progress.calls
+    calls, last = progress.calls, progress.last
     if not calls or calls[-1].present is not call.present:
         progress.tensors.observed.update(call.present)
-    progress.calls = [call] if begins else [*calls, call]
+    if begins and steps.place <= last.place:
+        calls = []
+    mine = {*call.present} if calls else set()
+    calls = [other for other in calls if mine.isdisjoint(other.present)]
+    progress.calls, progress.last = [*calls, call], steps
     progress.steps, progress.memory = steps, memory
 
 
@@ -203,7 +205,7 @@ def decide(
     norm = rule.square_root(squared_norm)
     if clip.nonfinite == "raise":
         keys = clip._progress.tensors.keys
-        refuse_nonfinite(norm, keys, memory.start + index, reducer)
+        refuse_nonfinite(norm, keys, memory.start + index + 1, reducer)
     support = None
     if index < clip.t_start:
         h, gamma, support = _warm_up(clip, norm, memory, reducer)
@@ -277,11 +279,8 @@ def _by_kernel(
 
     None where the kernel cannot do it.
     """
-    if (
-        clip.overrides.names
-        or clip.nonfinite == "raise"
-        or _grows_faster(clip, index)
-    ):
+    differs = clip.overrides.names or clip.nonfinite == "raise"
+    if differs or _grows_faster(clip, index):
         return None
     done = adaptive_step(
         squared_norm,

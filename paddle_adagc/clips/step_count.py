@@ -92,6 +92,11 @@ class StepCount:
         is_new = optimizer not in self.optimizers
         return is_new and is_theirs and self._has_none_of(indexes)
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Place of the last call among those of a training step."""
+        return self.optimizer or 0, self.group or 0
+
     def _has_none_of(self, indexes: Sequence[int]) -> bool:
         return {*indexes}.isdisjoint(i for call in self.tensors for i in call)
 

@@ -137,7 +137,7 @@ class Tensors:
         if self.is_bound:
             raise ValueError(
                 f"parameter {name!r} is not part of the model given to bind(): "
-                "bind a layer that holds all parameters of the optimizer"
+                "bind all parameters of the optimizer, after fleet.init()"
             )
         return name
 

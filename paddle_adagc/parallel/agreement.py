@@ -119,8 +119,9 @@ def compare(views: Sequence[RankView], num_expert_ranks: int) -> None:
         raise RuntimeError(
             f"fleet has {num_expert_ranks} expert-parallel ranks (ep_degree), "
             "and no rank has a tensor with an expert's mark: fleet averages "
-            "the gradients of different experts. Mark them before bind(): "
-            "parameter.expert = parameter.no_sync = True; parameter.color = "
+            "the gradients of different experts. Leave ep_degree out if there "
+            "are none; else mark them before bind(): parameter.expert = "
+            "parameter.no_sync = True; parameter.color = "
             "{'color': 'moe_expert', 'group': GROUP}"
         )
     largest = max(max(v.norms.values(), default=0.0) for v in views)

@@ -95,6 +95,7 @@ class TensorLayout:
     is_expert: bool = False  # it is marked as one, of which ranks have others
     is_unsynced: bool = False  # data-parallel ranks do not average it
     is_expert_on_tp_axis: bool = False  # those may be tensor-parallel ranks
+    has_group: bool = False  # its color names one, over which V2 averages it
     is_tied_copy: bool = False  # an earlier pipeline stage counts it
     shape: tuple[int, ...] = ()  # this rank's part, before sharding
     takes_part: bool = True  # it is trained, and not kept from being clipped
@@ -146,6 +147,7 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
             is_expert=is_expert(parameter),
             is_unsynced=bool(getattr(parameter, "no_sync", False)),
             is_expert_on_tp_axis=_is_expert_on_tp_axis(parameter),
+            has_group=_color_of(parameter).get("group") is not None,
             is_tied_copy=own_name in tied_copies,
             shape=tuple(parameter.shape),
             takes_part=(
@@ -286,8 +288,12 @@ def _is_expert_on_tp_axis(parameter: Tensor) -> bool:
 
 
 def _has_expert_color(parameter: Tensor) -> bool:
+    return _color_of(parameter).get("color") in _EXPERT_COLORS
+
+
+def _color_of(parameter: Tensor) -> dict[str, Any]:
     color: Any = getattr(parameter, "color", None)
-    return isinstance(color, dict) and color.get("color") in _EXPERT_COLORS
+    return color if isinstance(color, dict) else {}
 
 
 def unfold(

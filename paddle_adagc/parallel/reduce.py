@@ -48,6 +48,7 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
     """Refuse, by ValueError, layouts in which a norm could not be right."""
     experts = [tensor.key for tensor in layout if tensor.is_expert]
     on_tp_axis = [t.key for t in layout if t.is_expert_on_tp_axis]
+    without = [t.key for t in layout if t.is_expert and not t.has_group]
     has_tp, is_sharded = topology.model.size > 1, topology.sharding.size > 1
     split = max(topology.model.size, topology.pipe.size, topology.sep.size)
     why = ""
@@ -60,6 +61,9 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
                 "under sharding V1, which ignores the experts' groups and "
                 "gives some of them to ranks that do not hold them"
             )
+        elif is_sharded and without:
+            experts = without
+            why = "without a group in color: sharding V2 would average them"
     elif is_sharded:
         why = "on the sharding axis without expert groups"
     elif has_tp and topology.data.size == 1:

@@ -10,9 +10,7 @@ from typing import Any, TypeVar
 import paddle.distributed as dist
 from paddle.distributed import fleet
 from paddle.distributed.fleet.base.topology import EPHybridCommunicateGroup
-from paddle.distributed.fleet.meta_parallel.sharding import (
-    group_sharded_stage3,
-)
+from paddle.distributed.fleet.meta_parallel.sharding import group_sharded_stage3
 
 T = TypeVar("T")
 

@@ -2,11 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training step counts once, whoever calls the clip in it."""
 
+import copy
+
+import numpy as np
 import paddle
 import pytest
 from helpers import NUMPY
+from paddle.base import core, framework
 
-from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc import ClipGradByAdaGC, rule
 
 
 def make(clip, kinds):
@@ -122,3 +126,78 @@ def test_a_warm_up_restarted_after_a_failed_step_is_whole():
     backward([model])
     optimizer.step()
     assert (clip.num_steps, clip.warmup_left) == (9, 1)
+
+
+def shown(clip):
+    return {name[:-4] for name in clip.metrics()["tensors"]}
+
+
+@pytest.mark.parametrize("has_gradient", [False, True])
+def test_after_a_step_without_the_first_optimizer_all_tensors_are_shown(
+    has_gradient,
+):
+    """It has overflown, so that its step is not called, or has no gradient."""
+    clip = ClipGradByAdaGC(t_start=0)
+    models, optimizers = make(clip, [paddle.optimizer.SGD] * 2)
+    whole = {p.name[:-4] for model in models for p in model.parameters()}
+    for step in range(6):
+        used = models[step == 2 :]
+        backward(models if has_gradient else used)
+        for model, optimizer in zip(models, optimizers, strict=True):
+            if model in used or not has_gradient:
+                optimizer.step()
+            optimizer.clear_grad(set_to_zero=False)
+        tensors = {p.name[:-4] for model in used for p in model.parameters()}
+        assert shown(clip) == (tensors if step == 2 else whole)
+
+
+@pytest.mark.skipif(
+    NUMPY >= (2, 4), reason="Paddle's GradScaler fails at an overflow"
+)
+def test_an_overflow_is_shown_with_the_tensors_of_all_groups(scaler_on_cpu):
+    clip = ClipGradByAdaGC(t_start=0)
+    model = paddle.nn.Linear(3, 3)
+    groups = [{"params": [p]} for p in model.parameters()]
+    optimizer = paddle.optimizer.SGD(0.01, parameters=groups, grad_clip=clip)
+    for step in range(4):
+        loss = model(paddle.ones([2, 3])).mean()
+        scaler_on_cpu.scale(loss).backward()
+        if step == 2:
+            model.weight.grad.set_value(np.full([3, 3], np.inf, np.float32))
+        scaler_on_cpu.unscale_(optimizer)
+        optimizer._set_auxiliary_var("found_inf", scaler_on_cpu._found_inf)
+        optimizer.step()
+        scaler_on_cpu.update()
+        optimizer.clear_grad()
+        numbers = clip.metrics()
+        assert len(numbers["tensors"]) == 2
+        assert numbers["nonfinite"] == (step == 2)
+
+
+def test_a_step_within_auto_cast_is_in_float32(monkeypatch):
+    """On a GPU level O2 would round the clip's numbers."""
+    clip, tracer = ClipGradByAdaGC(), framework._dygraph_tracer()
+    (model,), (optimizer,) = make(clip, [paddle.optimizer.SGD])
+    levels = []
+    square_root = rule.square_root
+    monkeypatch.setattr(
+        "paddle_adagc.rule.square_root",
+        lambda x: levels.append(tracer._amp_level) or square_root(x),
+    )
+    backward([model])
+    monkeypatch.setattr(tracer, "_amp_level", core.AmpLevel.O2)
+    optimizer.step()
+    assert levels == [core.AmpLevel.O0]
+    assert tracer._amp_level == core.AmpLevel.O2
+
+
+def test_a_copy_of_a_clip_has_a_memory_of_its_own():
+    clip = ClipGradByAdaGC()
+    (model,), (optimizer,) = make(clip, [paddle.optimizer.SGD])
+    backward([model])
+    optimizer.step()
+    other = copy.copy(clip)
+    other.lambda_rel = 1.5
+    optimizer.step()
+    assert (clip.num_steps, other.num_steps) == (2, 1)
+    assert other.state_dict()["config"]["lambda_rel"] == 1.5

@@ -5,11 +5,18 @@
 import numpy as np
 import paddle
 import pytest
-from core.parallel.simulated import Ranks, along
+from core.parallel.simulated import (
+    READ_TOPOLOGY,
+    Ranks,
+    along,
+    expert_topologies,
+)
 from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.layout import TensorLayout, read_layout
+from paddle_adagc.parallel.reduce import check_layout
+from paddle_adagc.parallel.topology import Topology
 from paddle_adagc.parallel.units import Units
 
 SHAPE = (4, 6)
@@ -161,3 +168,41 @@ def test_a_first_norm_in_a_later_warm_up_can_be_outvoted(loads):
             clip.set_state_dict(state)
         clip_arrays(clip, parameters, [np.float32([x]) for x in row])
     assert [float(x) for x in clip.state_dict()["gamma"].values()][1] > 0.5
+
+
+@pytest.mark.parametrize("has_group", [False, True])
+def test_experts_that_sharding_would_average_are_refused(has_group):
+    """Fleet puts an expert without a group among the dense tensors."""
+    (topology, _) = expert_topologies(2, 1)
+    parameter = paddle.create_parameter([2, 2], "float32")
+    parameter.expert = parameter.no_sync = True
+    parameter.color = {"color": "moe_expert"}
+    if has_group:
+        parameter.color["group"] = object()
+    model = paddle.nn.Layer()
+    model.add_parameter("experts", parameter)
+    layout = [*read_layout(model).values()]
+    if has_group:
+        check_layout(layout, topology)
+    else:
+        with pytest.raises(ValueError, match=r"experts.*without a group"):
+            check_layout(layout, topology)
+
+
+def test_sums_that_were_looked_up_before_fleet_are_looked_up_again(
+    monkeypatch,
+):
+    ranks = Ranks(monkeypatch, along("sharding", splits_parameters=True))
+
+    def work(rank):
+        (parameter,) = make_parameters([[6]])
+        clip = ClipGradByAdaGC(t_start=1)
+        layout = TensorLayout(key="weight", shape=(6,))
+        clip._progress.tensors.bind({parameter.name: layout})
+        with monkeypatch.context() as patch:
+            patch.setattr(READ_TOPOLOGY, Topology)
+            clip.summary()
+        clip_arrays(clip, [parameter], [np.full(3, 4.0)])
+        return clip.metrics()["global_grad_norm"]
+
+    assert ranks.run(work) == pytest.approx([4 * np.sqrt(6)] * 2)

@@ -222,7 +222,7 @@ def test_non_finite_raise_names_the_tensors_and_changes_nothing():
     clip_arrays(clip, parameters, [np.ones(1), np.ones(1)])
     before = clip.state_dict()
     gradients = [paddle.full([1], 50.0), paddle.full([1], float("nan"))]
-    message = f"at step 1: {parameters[1].name}"
+    message = f"at step 2: {parameters[1].name}"
     for _ in range(2):
         with pytest.raises(FloatingPointError, match=message):
             clip([*zip(parameters, gradients, strict=True)])

@@ -144,6 +144,8 @@ def dense_and_expert(number, is_marked):
     model.dense = paddle.nn.Linear(2, 2, bias_attr=False)
     expert = paddle.nn.Linear(2, 2, bias_attr=False)
     expert.weight.expert = is_marked
+    if is_marked:
+        expert.weight.color = {"color": "moe_expert", "group": "of experts"}
     model.experts = paddle.nn.LayerDict({number: expert})
     return model
 
@@ -209,7 +211,7 @@ def test_units_may_lie_on_another_stage(monkeypatch, pattern):
 @pytest.mark.parametrize(
     ("nonfinite", "calls", "count", "message"),
     [
-        ("raise", ["step"], 2, "1 tensors .* step 0: weight on rank 1"),
+        ("raise", ["step"], 2, "1 tensors .* step 1: weight on rank 1"),
         ("zero", ["step", "full_state_dict"], 2, "'weight'.* {0: 0, 1: 1}"),
         ("zero", ["step", "summary", "summary"], 2, "'weight'.* {0: 0, 1: 1}"),
         ("zero", ["step", "summary"] * 2, 4, r"'weight'.* {0: 0, 1: [12]}"),

@@ -197,6 +197,7 @@ def bound_to(case, part, init):
             # Experts have the mark of a split tensor, too.
             is_tp_split=key.startswith(("split", "fused", "expert")),
             is_expert=key.startswith("expert") or is_stack,
+            has_group=key.startswith("expert") or is_stack,
             is_unsynced=True,
             is_tied_copy=key == "dense" and case == TIED and "norm" not in part,
             is_split_over_experts=key == "expert.0" and case == PARTS,
