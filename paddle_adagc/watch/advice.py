@@ -42,6 +42,8 @@ def advise(
         found.insert(0, _advice("disk", text, "--record DIR"))
     elif event is not None and not found:
         text, command = "There is nothing to do", ""
+        if event.has_loss and event.losses.is_over is None:
+            text = "Look at the losses: whether they came back is not known"
         if event.has_loss and event.is_short:
             text += ". A Trainer's setting leaves these steps out of other runs"
             command = _intervals([event])
@@ -68,7 +70,8 @@ def _about(
             yield _advice("rate", text)
         return
     if event.begins_with:
-        if suffers or not event.is_short:
+        is_harmless = event.is_short or (event.skipped and is_over)
+        if suffers or not is_harmless:
             yield from _nonfinite(run, event)
         return
     if suffers and event.has_loss and event.is_short:
@@ -122,7 +125,8 @@ def _nonfinite(run: RecordedRun, event: Happening) -> Iterator[Advice]:
     text += "loss function." if event.begins_with == "nan" else "backward pass"
     if guilty := event.finding.guilty:
         text += f" of {', '.join(g.key for g in guilty[:3])}."
-    if (num := len(event.skipped)) > 1:
+    skipped, num = event.skipped, len(event.skipped)
+    if num > 1 and skipped[-1] - skipped[0] == num - 1:
         text = f"{num} steps were left out, so that as many batches met the "
         text += "same weights: return to an older checkpoint."
     yield _advice("look", text)

@@ -38,7 +38,8 @@ def find_cause(
         return event.begins_with, ()
     if _is_stale(run, event):
         return "stale", ()
-    if period := _period([other.first for other in events]):
+    same = [other.first for other in events if other.kind == event.kind]
+    if period := _period(same):
         return "period", (period,)
     if not event.finding.is_known:
         return "", ()
@@ -87,7 +88,8 @@ def _is_stale(run: RecordedRun, event: Happening) -> bool:
     if type(beta2) is not float or not 0 < beta2 < 1 or not is_first:
         return False
     place = int(np.searchsorted(run.step, event.first))
-    norm = run.column("global_grad_norm")
+    norm, left = map(run.column, ("global_grad_norm", "clipped_grad_norm"))
+    norm = np.where(np.isfinite(left), left, norm)  # what the optimizer saw
     now = norm[place : place + 16]
     if len(now) < 4 or not np.isfinite(now).all():
         return False

@@ -55,6 +55,12 @@ class Span(NamedTuple):
         numbers = losses.mean(), losses.min(), losses.max(), error
         return cls(int(steps[0]), int(steps[-1]), *map(float, numbers))
 
+    @property
+    def text(self) -> str:
+        """The mean and its error, and the steps."""
+        mean = f"{self.mean:.4g} ± {self.error:.2g}"
+        return f"{mean} in steps {self.first:,} to {self.last:,}"
+
     def is_above(self, before: Span, errors: float) -> bool:
         """Whether the mean is so many standard errors, and 1%, higher."""
         least = errors * math.hypot(self.error, before.error)
@@ -73,7 +79,8 @@ class Losses:
 
     after: Sequence[Span] = ()
     """The first 64, and the last 64, between the last abnormal one (or the
-    event's first step) and the next event; the second may be missing."""
+    event's first step) and the next event of the loss; the second may be
+    missing."""
 
     back: int | None = None
     """Where the first 64 begin whose mean is not above that before."""
@@ -106,6 +113,9 @@ class Happening:
     """Steps that ``skip_above`` left out."""
 
     finding: Finding = dataclasses.field(default_factory=Finding)
+    is_thinned: bool = False
+    """Whether the tensors' norms of some of these steps are not kept."""
+
     cause: str = ""
     clues: tuple[Any, ...] = ()
     """See :func:`.find_cause`."""
@@ -162,9 +172,10 @@ def find_events(run: RecordedRun) -> list[Happening]:
     begun = [*_alarms(run)]
     known = {name: _recorded(run, name) for name in (*RULES, "nonfinite")}
     events = [_happening(known, group) for group in _groups(known, begun)]
-    firsts = [event.first for event in events]
     is_calm = _calm_steps(run, events)
-    for event, until in zip(events, [*firsts, math.inf][1:], strict=True):
+    for number, event in enumerate(events, 1):
+        later = (other for other in events[number:] if other.has_loss)
+        until = next((other.first for other in later), math.inf)
         _look_at_loss(run, event, is_calm, until)
         _look_at_norms(run, event, is_calm)
         is_calm &= _calm_steps(run, [event])
@@ -183,14 +194,20 @@ def at_step(
 
 
 def _alarms(run: RecordedRun) -> Iterator[Event]:
-    """Take alarms of what began, of which the record has the numbers."""
+    """Take alarms of what began, of which the record has the numbers.
+
+    They are shifts where the record's thread has seen that they last.
+    """
     rows = {row["step"]: row for row in run.rows}
+    shifts = [a for a in run.alarms if a["kind"] == "shift"]
+    lasting = {(alarm["series"], alarm["step"]) for alarm in shifts}
     for alarm in run.alarms:
         numbers: list[Any] = [alarm.get(x) for x in ("value", "usual", "bound")]
         value = rows.get(alarm["step"], {}).get(alarm["series"])
         has_begun = alarm["kind"] in ("spike", "nan")
         if has_begun and all(map(is_number, [value, *numbers])):
             kind, series, step = (alarm[x] for x in ("kind", "series", "step"))
+            kind = "shift" if (series, step) in lasting else kind
             yield Event(kind, series, step, *numbers)
 
 
@@ -226,6 +243,8 @@ def _last(known: Known, event: Event) -> int:
     if event.kind != "nan":
         is_high |= values > event.bound
     highs = np.flatnonzero(is_high & (steps >= event.step))
+    if event.kind == "shift":  # after that it is usual
+        highs = highs[highs < np.searchsorted(steps, event.step) + WINDOW]
     if not len(highs):
         return event.step
     gaps = np.flatnonzero(np.diff(highs) > EVENT_GAP)
@@ -245,6 +264,22 @@ def _happening(known: Known, events: Sequence[Event]) -> Happening:
         series=series,
         losses=Losses(last=max(of_loss, default=0)),
     )
+
+
+def slow_rise(run: RecordedRun) -> tuple[Span, Span] | None:
+    """Return the lowest block of 64 losses and the last one, if it is higher.
+
+    What rises slowly becomes usual, and no event begins.
+    """
+    loss = run.column("loss")
+    known = np.flatnonzero(np.isfinite(loss))
+    places = range(len(known) % WINDOW, len(known), WINDOW)
+    blocks = [known[i : i + WINDOW] for i in places]
+    spans = [Span.of(run.step[rows], loss[rows]) for rows in blocks]
+    lowest = min(spans, key=lambda span: span.mean, default=None)
+    if lowest is None or not spans[-1].is_above(lowest, _HIGHER):
+        return None
+    return lowest, spans[-1]
 
 
 def _calm_steps(run: RecordedRun, events: Sequence[Happening]) -> np.ndarray:
@@ -328,6 +363,9 @@ def _look_at_norms(
     if found.begins_with:
         last = found.first  # a step later all may have it
     steps = run.tensor_steps
+    found.is_thinned = not np.isin(
+        run.step[(run.step >= found.first - 64) & (run.step <= last)], steps
+    ).all()
     is_past = is_calm[np.searchsorted(run.step, steps)] & (steps < found.first)
     now = np.flatnonzero((steps >= found.first) & (steps <= last))
     rows = np.append(np.flatnonzero(is_past)[-NUM_BEFORE:], now)

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from paddle_adagc.watch.causes import MOST
-from paddle_adagc.watch.events import Happening, is_number
+from paddle_adagc.watch.events import Happening, is_number, slow_rise
 from paddle_adagc.watch.judge import FIRST_JUDGED
 from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.text import counted, digits
 
 _SOME = 0.3  # of the tensors
-_SPREADING = "propagate", "Gradient Clip By", ": none", ", none"
-"""What describes a clip of a parameter group that lets NaN through."""
+_SPREADING = "propagate", "Gradient Clip By", ": none", ", none", ": None"
+"""What describes a clip that lets NaN through, maybe of some tensors."""
 
 _CAUSES = {
     "period": "Such an event recurs every {} steps.",
@@ -38,8 +38,8 @@ def verdict_of(run: RecordedRun, event: Happening | None) -> dict[str, Any]:
         event: The worst event.
 
     Returns:
-        ``kind``: that of the event, ``"calm"``, ``"short"``, or ``"stopped"``
-        where nothing but the end of the run is to tell; ``lines``: what
+        ``kind``: that of the event, ``"calm"``, ``"slow rise"``, ``"short"``,
+        or ``"stopped"`` where nothing but the end is to tell; ``lines``: what
         happened, what the loss was before and after, who began it, why, and
         how the run ended, as far as it is known; ``text``: all of them.
     """
@@ -52,6 +52,7 @@ def verdict_of(run: RecordedRun, event: Happening | None) -> dict[str, Any]:
         lines = [what, did, " ".join([*who, _why(event)]).strip()]
     else:
         kind = "short" if len(run.step) <= FIRST_JUDGED else "calm"
+        kind = "slow rise" if slow_rise(run) else kind
         kind = kind if is_well else "stopped"
         lines = [_calm(run)]
     lines.insert(len(lines) if is_well else 0, _end(run.end))
@@ -100,7 +101,11 @@ def _calm(run: RecordedRun) -> str:
         return f"{counted(num)}: it takes {FIRST_JUDGED + 1} to judge."
     if not known:
         return f"The {num:,} steps have too few losses and norms to judge."
-    return f"In {num:,} steps {' and '.join(known)} did not rise unusually."
+    text = f"In {num:,} steps {' and '.join(known)} did not rise suddenly."
+    if rise := slow_rise(run):
+        text += " But the loss was "
+        text += f"{' and '.join(span.text for span in rise)}."
+    return text
 
 
 # ---- what happened, and what the loss was -----------------------------------
@@ -162,11 +167,7 @@ def _losses(run: RecordedRun, event: Happening) -> Iterator[str]:
             f"({before.low:.4g} to {before.high:.4g})."
         )
     if after:
-        spans = [
-            f"{x.mean:.4g} ± {x.error:.2g} in steps {x.first:,} to {x.last:,}"
-            for x in after
-        ]
-        yield f"Then it was {' and '.join(spans)}."
+        yield f"Then it was {' and '.join(span.text for span in after)}."
     if "nan" in event.series:
         rows = run.rows[np.searchsorted(run.step, event.series["nan"]) :]
         found = [row["loss"] for row in rows if is_number(row.get("loss"))]
@@ -200,6 +201,9 @@ def _nonfinite(run: RecordedRun, event: Happening) -> Iterator[str]:
     row = int(np.searchsorted(run.step, event.first))
     number, guilty = run.column("nonfinite"), event.finding.guilty
     if event.begins_with == "nan":
+        if number[row] == 0:
+            yield "All gradients of the step were finite."
+            return
         if number[row] > 0:
             yield f"{_gradients(run, row)}, as a NaN loss makes them."
         if row and number[row - 1] == 0:
@@ -240,6 +244,8 @@ def _who(event: Happening) -> Iterator[str]:
         at, far = f"at step {first.onset:,}", "to Inf or NaN"
         if math.isfinite(first.norm):
             far = f"to {digits(first.ratio)} times its usual norm"
+        if first.worst_step != first.onset:
+            far += f" at step {first.worst_step:,}"
         if share >= MOST:
             yield f"{rose}, {at}; {first.key} {far}."
         elif num == 1:
@@ -249,8 +255,10 @@ def _who(event: Happening) -> Iterator[str]:
             yield f"{text}{at}: {far}."
     elif share < _SOME and not event["norm"] > 2 * event["usual_norm"]:
         yield "Every tensor kept its usual norm."
-    else:
+    elif share:
         yield f"No single tensor stands out; {rose}."
+    if event.is_thinned:
+        yield "The tensors' norms of some of these steps are not kept."
 
 
 def _why(event: Happening) -> str:

@@ -20,6 +20,7 @@ from paddle_adagc.watch.events import Happening
 from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.replay import Settings, replay
 from paddle_adagc.watch.text import table
+from paddle_adagc.watch.verdict import clip_of
 
 DEFAULTS = ("lambda_rel=1.04", "lambda_rel=1.2", "lambda_rel=2", "lambda_rel=4")
 _COLUMNS = (
@@ -82,6 +83,8 @@ def what_if(
         clipped = np.where(np.isnan(calm_h), np.nan, calm_h < 1)
         rows.append(_row(f"AdaGC {case}", clipped, calm_h, event_h, event_h))
     note = _COLUMNS + OPEN_LOOP
+    if "overrides" in clip_of(run):
+        note += " The overrides of the run's clip are not followed."
     if (np.diff(steps[calm]) > 1).any():
         note += (
             " The record has kept only some of the calm steps, so gamma "
