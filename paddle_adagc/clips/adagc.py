@@ -331,7 +331,7 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
               ``h < 1``.
             - ``clipped_norm_fraction``: share of the global norm that was
               clipped.
-            - ``h_min``, ``h_p10``, ``h_median``: of all tensors.
+            - ``h_min``, ``h_p10``, ``h_median``: of those with a finite norm.
             - ``lowest_h``: keys of the most clipped tensors -> h; empty if all
               tensors have the same h.
             - ``nonfinite``: number of tensors with Inf or NaN.

@@ -220,7 +220,7 @@ def _checked(plan: Plan, command: Sequence[str]) -> list[str]:
         if "lambda_abs" not in plan.values:
             lines.append(
                 "lambda_abs would be the Trainer's max_grad_norm, or 1.0 if "
-                "that is 0"
+                "that is not above 0"
             )
         lines.append(
             "if the Trainer's arguments have adaptive_norm_clip: true, ERNIE's "
@@ -239,7 +239,7 @@ def _become(command: Sequence[str], plan: Plan) -> NoReturn:
     if not plan.watch:
         print(
             "adagc-run: the first training process of each node will say "
-            "'AdaGC in force'. Without that line a node does not clip.",
+            "'AdaGC in force'. Without that line a node trains without AdaGC.",
             file=sys.stderr,
             flush=True,
         )
