@@ -114,7 +114,7 @@ class Happening:
 
     finding: Finding = dataclasses.field(default_factory=Finding)
     is_thinned: bool = False
-    """Whether the tensors' norms of some of these steps are not kept."""
+    """Whether the record lacks the tensors' norms of some of these steps."""
 
     cause: str = ""
     clues: tuple[Any, ...] = ()

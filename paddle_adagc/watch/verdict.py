@@ -258,7 +258,7 @@ def _who(event: Happening) -> Iterator[str]:
     elif share:
         yield f"No single tensor stands out; {rose}."
     if event.is_thinned:
-        yield "The tensors' norms of some of these steps are not kept."
+        yield "The record lacks the tensors' norms of some of these steps."
 
 
 def _why(event: Happening) -> str:

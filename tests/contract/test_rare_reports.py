@@ -171,12 +171,12 @@ def test_one_spike_after_three_events_of_another_kind_does_not_recur(tmp_path):
     assert "recurs" not in page["verdict"]["text"]
 
 
-def test_norms_that_are_not_kept_are_named(tmp_path):
+def test_norms_that_the_record_lacks_are_named(tmp_path):
     losses, norms = training(600)
     losses[299] = 9
     norms[280:295] = np.nan  # without a row, as after thinning
     text = page_of(tmp_path, losses, norms)["verdict"]["text"]
-    assert "of some of these steps are not kept" in text
+    assert "lacks the tensors' norms of some of these steps" in text
 
 
 def test_what_if_says_that_it_leaves_overrides_out(tmp_path):
