@@ -194,15 +194,20 @@ def test_sums_that_were_looked_up_before_fleet_are_looked_up_again(
 ):
     ranks = Ranks(monkeypatch, along("sharding", splits_parameters=True))
 
-    def work(rank):
+    def make(rank):
         (parameter,) = make_parameters([[6]])
         clip = ClipGradByAdaGC(t_start=1)
         layout = TensorLayout(key="weight", shape=(6,))
         clip._progress.tensors.bind({parameter.name: layout})
-        with monkeypatch.context() as patch:
-            patch.setattr(READ_TOPOLOGY, Topology)
-            clip.summary()
+        clip.summary()
+        return clip, parameter
+
+    def step(rank):
+        clip, parameter = made[rank]
         clip_arrays(clip, [parameter], [np.full(3, 4.0)])
         return clip.metrics()["global_grad_norm"]
 
-    assert ranks.run(work) == pytest.approx([4 * np.sqrt(6)] * 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(READ_TOPOLOGY, Topology)
+        made = ranks.run(make)
+    assert ranks.run(step) == pytest.approx([4 * np.sqrt(6)] * 2)

@@ -69,7 +69,7 @@ def test_words_about_an_isolated_python_are_no_command():
     words = ("echo", "--prompt", "how do I run python -I safely")
     ended = run_python(".", "-m", "paddle_adagc.run", *words)
     assert "python -I safely\n" in ended.stdout
-    assert re.fullmatch(r"[^\n]*does not clip\.\n", ended.stderr)
+    assert re.fullmatch(r"[^\n]*trains without AdaGC\.\n", ended.stderr)
 
 
 def test_each_argument_of_the_clip_is_an_option():
