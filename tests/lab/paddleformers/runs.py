@@ -21,6 +21,8 @@ import paddle.distributed as dist
 from core.parallel.ranks import let_formers_start_fleet, run_on_ranks
 from indexed import write_indexed_dataset
 
+from paddle_adagc.integrations.arguments import without_threshold
+
 RECIPES = (
     Path(__file__).resolve().parents[3] / "configs" / "ernie_10b_a1.4b_fp8"
 )
@@ -275,9 +277,10 @@ def _check_places(trainer):
     optimizer = paddle.optimizer.AdamW(
         parameters=trainer.model.parameters(), grad_clip=trainer._adagc.clip
     )
-    trainer._wrap_distributed_optimizer(optimizer)
-    assert "_global_norm" not in vars(trainer._adagc.clip)
-    trainer._new_gradclip()
+    with without_threshold(trainer.args, trainer._adagc.clip):  # as in train()
+        trainer._wrap_distributed_optimizer(optimizer)
+        assert "_global_norm" not in vars(trainer._adagc.clip)
+        trainer._new_gradclip()
     callback = moe_logging_callback.MoeLoggingCallback(trainer.optimizer)
     logs = {}
     callback.on_log(trainer.args, trainer.state, trainer.control, logs)
