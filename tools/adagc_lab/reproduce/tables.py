@@ -150,6 +150,7 @@ def _comparison(
 
 _MIXTRAL = "Mixtral's recipe"
 _ERNIE = "ERNIE's recipe"
+_HARM = "fault_peaks", OVER_REFERENCE
 _ADVICE = {
     "Spikes: Llama-2, 64 sequences, beta2 0.999": (
         *("spiking", "Llama-2, beta2 0.999", "peaks", "mean"),
@@ -157,17 +158,15 @@ _ADVICE = {
     f"Calm: {_MIXTRAL}": ("calm", "Mixtral 8x1B", "", "end"),
     f"Calm: {_ERNIE}": ("calm", f"{_ERNIE} (48 experts)", "", "end"),
     f"Faults: {_MIXTRAL}": (
-        *("faults", f"{_MIXTRAL}, five kinds of faults"),
-        *("fault_peaks", OVER_REFERENCE),
+        *("faults", f"{_MIXTRAL}, five kinds of faults", *_HARM),
     ),
-    f"Faults: {_ERNIE}": (
-        *("faults", f"{_ERNIE} (48 experts)", "fault_peaks", OVER_REFERENCE),
-    ),
+    f"Early faults: {_ERNIE}": ("timing", f"{_ERNIE}, early faults", *_HARM),
+    f"Late faults: {_ERNIE}": ("timing", f"{_ERNIE}, late faults", *_HARM),
 }
 
 
 def advice(recipes: Recipes) -> str:
-    """Table of five rows: a run like yours under each clip."""
+    """Table of a few rows: a run like yours under each clip."""
     rows = []
     for label, (situation, recipe, count, name) in _ADVICE.items():
         pairs = recipes.situations[situation][recipe]
@@ -200,7 +199,7 @@ def _advised(method: str, pairs: Pairs, count: str, name: str) -> str:
         if len(pairs.values(method, steps, name)[1]) >= _ADVISED
     ]
     if not lengths:
-        return "not run"
+        return "too few seeds"
     steps = lengths[-1]
     loss = f"loss {_compared(pairs, method, steps, name)}, {steps:,} steps"
     if not count:
@@ -243,7 +242,9 @@ _CHINESE = {
     "Spikes: Llama-2, 64 sequences, beta2": "有尖峰：Llama-2，64 条序列，beta2",
     "Calm: (.*)'s recipe": r"平稳：\1 配方",
     "Faults: (.*)'s recipe": r"有故障：\1 配方",
-    "not run": "未运行",
+    "Early faults: (.*)'s recipe": r"早期有故障：\1 配方",
+    "Late faults: (.*)'s recipe": r"后期有故障：\1 配方",
+    "too few seeds": "种子太少",
     r"peaks in (\d+) seeds": r"个尖峰（\1 个种子）",
     "peaks a run": "个尖峰/次",
     "loss": "损失",
@@ -270,10 +271,6 @@ def make_tables(
     names = "beta2-0.999", "beta2-0.95"
     epsilon = {x: recipes.of_target("extension-epsilon", x) for x in names}
     half = recipes.of_target("ernie-faults", "half-rate")
-    timing = {
-        f"{_ERNIE}, {name} faults": recipes.of_target("ernie-faults", name)
-        for name in ("early", "late")
-    }
     price = recipes.of_target("price-over-time", "mixtral")
     llama = Pairs(pd.DataFrame(by["calm"]["Llama-2 7B"].rows), "AdaGC")
     return {
@@ -301,7 +298,7 @@ def make_tables(
         "own-spiking": _comparison(by["spiking"], _SPIKING[:3], _OWN),
         "own-calm": _comparison(by["calm"], _CALM, _OWN),
         "own-faults": _comparison(by["faults"], _FAULTS, _OWN),
-        "fault-timing": _comparison(timing, _TIMING),
+        "fault-timing": _comparison(by["timing"], _TIMING),
         "own-of-adagc": _comparison({"Llama-2 7B": llama}, _CALM[:1], _OWN),
         "epsilon": _comparison(epsilon, _SPIKING, None),
         "effort": effort(rows),
