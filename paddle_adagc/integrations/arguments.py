@@ -66,7 +66,7 @@ def without_effect(args: Any) -> list[str]:
 
 @contextlib.contextmanager
 def without_threshold(args: Any, clip: ClipGradBase | None) -> Iterator[None]:
-    """Keep ``max_grad_norm`` at 0: PaddleFormers takes any other for its own.
+    """Keep ``max_grad_norm`` at 0: else PaddleFormers expects its own clip.
 
     Afterwards it is the caller's again, and another Trainer's.
     """

@@ -118,11 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plan = _plan(options)
         check_command(command)
         if is_check:
-            print(
-                "\n".join(
-                    f"adagc-run: {line}" for line in _checked(plan, command)
-                )
-            )
+            for line in _checked(plan, command):
+                print(f"adagc-run: {line}")
             return 0
         _become(command, plan)
     except (ImportError, OSError, TypeError, ValueError) as error:

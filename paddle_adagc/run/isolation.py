@@ -33,8 +33,8 @@ def check_command(words: Sequence[str]) -> None:
         elif name == "paddleformers-cli" and (hiding := _hiding()):
             raise ValueError(
                 f"{hiding} keeps adagc-run out: {name} puts that folder before "
-                "PYTHONPATH. Move the file, or start python -m "
-                "paddle.distributed.launch yourself"
+                "PYTHONPATH. Move the file, or start its cli/launcher.py by "
+                "python -m paddle.distributed.launch"
             )
 
 
@@ -49,11 +49,10 @@ def _refuse(name: str, flag: str) -> None:
 def _hiding() -> str:
     """Return the sitecustomize that PaddleFormers' processes run, not ours."""
     spec = importlib.util.find_spec("paddleformers")
-    if spec is None or spec.origin is None:
-        return ""
-    folder = os.path.dirname(os.path.dirname(spec.origin))
+    origin = spec.origin if spec else None
+    folder = os.path.dirname(os.path.dirname(origin or ""))
     path = os.path.join(folder, "sitecustomize.py")
-    return path if os.path.exists(path) else ""
+    return path if origin and os.path.exists(path) else ""
 
 
 def _emptying(words: Iterable[str]) -> str:

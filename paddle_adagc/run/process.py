@@ -37,10 +37,7 @@ def current(plan: str) -> Process:
 
 
 def after_init(kind: Any, function: Callable[[Any], None]) -> None:
-    """Call a function with every object of a class, subclasses' too.
-
-    It is called at the end of the class' own ``__init__``, as subclasses do.
-    """
+    """Call a function at the end of a class' ``__init__``; subclasses' too."""
     original = kind.__init__
 
     @functools.wraps(original)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from paddle_adagc.watch.causes import MOST
-from paddle_adagc.watch.events import Happening, is_number, slow_rise
+from paddle_adagc.watch.events import Happening, Span, is_number, slow_rise
 from paddle_adagc.watch.judge import FIRST_JUDGED
 from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.text import counted, digits
@@ -52,9 +52,10 @@ def verdict_of(run: RecordedRun, event: Happening | None) -> dict[str, Any]:
         lines = [what, did, " ".join([*who, _why(event)]).strip()]
     else:
         kind = "short" if len(run.step) <= FIRST_JUDGED else "calm"
-        kind = "slow rise" if slow_rise(run) else kind
+        rise = slow_rise(run)
+        kind = "slow rise" if rise else kind
         kind = kind if is_well else "stopped"
-        lines = [_calm(run)]
+        lines = [_calm(run, rise)]
     lines.insert(len(lines) if is_well else 0, _end(run.end))
     lines = [line for line in lines if line]
     return {"kind": kind, "lines": lines, "text": " ".join(lines)}
@@ -92,7 +93,7 @@ def _time(seconds: float) -> str:
     return str(datetime.timedelta(seconds=round(min(max(seconds, 0), 1e9))))
 
 
-def _calm(run: RecordedRun) -> str:
+def _calm(run: RecordedRun, rise: tuple[Span, Span] | None) -> str:
     num = len(run.step)
     names = {"loss": "the loss", "global_grad_norm": "the global norm"}
     counts = {x: np.isfinite(run.column(x)).sum() for x in names}
@@ -102,7 +103,7 @@ def _calm(run: RecordedRun) -> str:
     if not known:
         return f"The {num:,} steps have too few losses and norms to judge."
     text = f"In {num:,} steps {' and '.join(known)} did not rise suddenly."
-    if rise := slow_rise(run):
+    if rise is not None:
         text += " But the loss was "
         text += f"{' and '.join(span.text for span in rise)}."
     return text
