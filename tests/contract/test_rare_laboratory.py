@@ -25,7 +25,7 @@ from adagc_lab.reproduce import store
 from adagc_lab.reproduce.grid import load_target
 from adagc_lab.reproduce.pairs import Pairs
 from adagc_lab.reproduce.rates import rate_table, rates_why
-from adagc_lab.reproduce.tables import _compared
+from adagc_lab.reproduce.tables import _compared, _sums_and_shared
 from adagc_lab.reproduce.targets import Target
 from adagc_lab.train.parse import parse_config
 from adagc_lab.train.run import run_pretraining
@@ -151,6 +151,19 @@ def test_pairs_that_both_diverged_are_told():
     pairs = Pairs(pd.DataFrame(rows), "GlobalGC 1")
     cell = _compared(pairs, "AdaGC", 9, "x")
     assert cell == "+0.500 (+0.500, +0.500); both diverged in 2"
+
+
+def test_peaks_at_the_same_step_are_told_from_others():
+    def run(method, *high):
+        loss = np.ones(300)
+        loss[[*high]] = 2.0
+        row = {"seed": 1, "steps": 300, "processor": "", "clean_twin": 0}
+        row |= {"data": "", "skip_steps": 0, "left_out": "", "status": "x"}
+        return {**row, "method": method, "num_losses": 300, "loss": loss}
+
+    rows = [run("GlobalGC 1", 100, 101, 150, 200), run("AdaGC", 101, 153)]
+    pairs = Pairs(pd.DataFrame(rows), "GlobalGC 1")
+    assert _sums_and_shared(pairs, "AdaGC", 300, "peaks") == "3 → 2 (1)"
 
 
 def test_a_run_that_diverged_counts_where_the_mechanism_is_asked():

@@ -15,6 +15,9 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from adagc_lab.markdown import markdown_table
+from adagc_lab.report.differences import fixed
+
 GPUS_PER_NODE = 8
 LAUNCH_US = 6.6  # of an all-reduce before its first message
 NVLINK_US, IB_RING_US, IB_TREE_US = 0.6, 2.7, 5.0  # of a message
@@ -153,3 +156,26 @@ def _predict(run: PaperRun, layout: str) -> Prediction:
     rest = run.steps - WARM_UP_STEPS
     mean = WARM_UP_STEPS * step_us(warm_up) + rest * step_us(adaptive)
     return Prediction(run, layout, step_us(global_gc), mean / run.steps)
+
+
+def gpu_hours_table() -> str:
+    """The paper's saved GPU hours beside those that communication explains."""
+    rows = []
+    for found in compare():
+        run = found.run
+        rows.append(
+            [
+                f"{run.model}, {found.layout}",
+                f"{run.global_gc_hours:,.1f}",
+                f"{run.adagc_hours:,.1f}",
+                f"{run.global_gc_hours - run.adagc_hours:.1f}",
+                fixed(found.hours_saved, 3).replace("-0.000", "0.000"),
+                fixed(found.adagc_us - found.global_gc_us, 1, "+"),
+            ]
+        )
+    head = [
+        *("Run, layout", "Paper: GlobalGC (hours)", "Paper: AdaGC (hours)"),
+        *("Paper: saved", "Saved by communication, computed"),
+        "Communication of a step, AdaGC minus GlobalGC (us)",
+    ]
+    return markdown_table(head, rows)

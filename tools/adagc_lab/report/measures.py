@@ -150,17 +150,23 @@ def peaks(loss: np.ndarray, height: float = PEAK) -> list[float]:
     :data:`BEFORE` judged losses before; steps at most :data:`GAP` apart are
     in one. Every judged step with that many before it counts.
     """
-    return _groups(rises(loss)[np.isfinite(loss)], height)
+    rise = rises(loss)[np.isfinite(loss)]
+    return [float(rise[steps].max()) for steps in _groups(rise, height)]
 
 
-def _groups(rise: np.ndarray, height: float) -> list[float]:
-    """Return the largest value of each group of steps above ``height``."""
-    with np.errstate(invalid="ignore"):
-        steps = np.flatnonzero(rise > height)
+def shared_peaks(row: Row, other: Row) -> int:
+    """Return how many peaks of a run share a step with a peak of the other."""
+    rise, others = (rises(judged(each)) for each in (row, other))
+    high = np.flatnonzero(others > PEAK)
+    return sum(bool({*steps} & {*high}) for steps in _groups(rise, PEAK))
+
+
+def _groups(rise: np.ndarray, height: float) -> list[np.ndarray]:
+    """Return the steps of each group of steps above ``height``."""
+    steps = np.flatnonzero(rise > height)
     if not len(steps):
         return []
-    starts = np.flatnonzero(np.diff(steps) > GAP) + 1
-    return [float(rise[part].max()) for part in np.split(steps, starts)]
+    return np.split(steps, np.flatnonzero(np.diff(steps) > GAP) + 1)
 
 
 def measure(row: Row) -> dict[str, float]:
@@ -207,7 +213,7 @@ def damage(row: Row, clean: Row) -> dict[str, float]:
     if not at_first.size:
         return {}
     # A peak begins above 0.2 nat, and ends when it stays below.
-    found = [height for height in _groups(excess, 0.2) if height > PEAK]
+    found = [x for x in _groups(excess, 0.2) if excess[x].max() > PEAK]
     return {
         "damage": float(excess.mean()),
         "damage_at_first": float(at_first.mean()),

@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+
 import numpy as np
 import pandas as pd
 
-from adagc_lab.report.measures import Row, damage, measure
+from adagc_lab.report.measures import Row, damage, measure, shared_peaks
 
 REFERENCE = "GlobalGC 1"
 """Method that the others are compared with."""
@@ -67,12 +69,20 @@ class Pairs:
         """
         ours = self.numbers(method, steps, name)
         others = self.numbers(self.reference, steps, name)
-        keys: dict[int, Key] = {}
-        for key in others:
-            if key in ours:
-                keys.setdefault(key[0], key)
-        kept = keys.values()
+        kept = _one_a_seed(others, ours)
         return [others[k] for k in kept], [ours[k] for k in kept]
+
+    def shared_peaks(self, method: str, steps: int) -> int:
+        """Return how many of the reference's peaks the method has, too."""
+        ours, others = (
+            self.runs(method, steps),
+            self.runs(self.reference, steps),
+        )
+        measured = self.numbers(method, steps, "peaks")
+        kept = _one_a_seed(
+            self.numbers(self.reference, steps, "peaks"), measured
+        )
+        return sum(shared_peaks(others[k], ours[k]) for k in kept)
 
     def differences(self, method: str, steps: int, name: str) -> list[float]:
         """Return the method's numbers minus the reference's, seed by seed."""
@@ -105,3 +115,12 @@ class Pairs:
             return np.nan
         found = damage(row, twin)
         return found.get("damage" if name == OVER_REFERENCE else name, np.nan)
+
+
+def _one_a_seed(others: Iterable[Key], ours: Container[Key]) -> list[Key]:
+    """Return the first key of each seed that both have."""
+    keys: dict[int, Key] = {}
+    for key in others:
+        if key in ours:
+            keys.setdefault(key[0], key)
+    return [*keys.values()]

@@ -111,8 +111,7 @@ def _gain(gains: pd.Series, number: int) -> str:
     values = gains.dropna().tolist()
     one = len(values) == 1
     text = fixed(values[0], 3, "+") if one else shown(difference(values))
-    is_part = 0 < len(values) < number
-    return f"{text}, seeds: {len(values)}" if is_part else text
+    return text + f", seeds: {len(values)}" * (0 < len(values) < number)
 
 
 def rates_why(rows: pd.DataFrame) -> str:

@@ -8,6 +8,7 @@ A page says ``<!-- table: NAME -->`` where a table stands, up to
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -48,8 +49,7 @@ class Recipes:
         """``rows`` as :func:`.store.load` gives them."""
         groups = yaml.safe_load(path.read_text(encoding="utf-8"))
         aliases = groups.pop("aliases")
-        rows = rows.assign(method=rows["method"].replace(aliases))
-        self.rows = rows
+        self.rows = rows.assign(method=rows["method"].replace(aliases))
         self.situations: dict[str, dict[str, Pairs]] = {}
         for situation, recipes in groups.items():
             for name, sources in recipes.items():
@@ -57,12 +57,11 @@ class Recipes:
                 self.situations.setdefault(situation, {})[name] = pairs
 
     def _of(self, sources: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-        rows = self.rows
-        chosen = pd.Series(False, index=rows.index)
+        chosen = pd.Series(False, index=self.rows.index)
         for target, experiments in sources.items():
-            own = rows["experiment"].isin(experiments)
-            chosen |= (rows["target"] == target) & own
-        return rows[chosen]
+            own = self.rows["experiment"].isin(experiments)
+            chosen |= (self.rows["target"] == target) & own
+        return self.rows[chosen]
 
     def of_target(self, target: str, experiment: str) -> Pairs:
         """Return an experiment alone."""
@@ -81,10 +80,25 @@ def _sums(pairs: Pairs, method: str, steps: int, name: str) -> str:
     return f"{sum(others):.0f} → {sum(ours):.0f}" if ours else "–"
 
 
-def _means(pairs: Pairs, method: str, steps: int, name: str) -> str:
-    means = [np.mean(x) for x in pairs.values(method, steps, name) if x]
-    return " → ".join(fixed(x, 2) for x in means) or "–"
+def _sums_and_shared(pairs: Pairs, method: str, steps: int, name: str) -> str:
+    sums = _sums(pairs, method, steps, name)
+    shared = pairs.shared_peaks(method, steps)
+    return sums if sums == "–" else f"{sums} ({shared})"
 
+
+def _means(
+    pairs: Pairs,
+    method: str,
+    steps: int,
+    name: str,
+    digits: int = 2,
+    unit: str = "",
+) -> str:
+    means = [np.mean(x) for x in pairs.values(method, steps, name) if x]
+    return " → ".join(fixed(x, digits) + unit for x in means) or "–"
+
+
+_shares = functools.partial(_means, digits=0, unit="%")
 
 _Column = tuple[str, Callable[[Pairs, str, int, str], str], str]
 
@@ -94,12 +108,14 @@ _SPIKING: list[_Column] = [
     ("Mean loss (nat)", _compared, "mean"),
     ("Loss of the last 500 steps (nat)", _compared, "end"),
     ("Median of the last 500 steps (nat)", _compared, "end_median"),
+    ("Clipped", _shares, "clipped_percent"),
 ]
 _CALM: list[_Column] = [
     ("Validation loss (nat)", _compared, "validation_loss"),
     ("Mean loss (nat)", _compared, "mean"),
     ("Loss of the last 500 steps (nat)", _compared, "end"),
-    ("Peaks above 0.5 nat", _sums, "peaks"),
+    ("Peaks above 0.5 nat (at the same step)", _sums_and_shared, "peaks"),
+    ("Clipped", _shares, "clipped_percent"),
 ]
 _PRICE: list[_Column] = [
     ("Steps 1,000 to 1,500 (nat)", _compared, "early"),
@@ -132,20 +148,21 @@ def _comparison(
             for method in methods or pairs.methods():
                 counts = [
                     len(pairs.values(method, steps, measure)[1])
-                    for _, _, measure in columns
+                    for _, format_cell, measure in columns
+                    if format_cell is not _shares
                 ]
                 enough = [count for count in counts if count >= LEAST]
                 if not enough:
                     continue
-                least, most = min(enough), max(enough)
-                number = f"{least}" if least == most else f"{least} to {most}"
+                ends = sorted({min(enough), max(enough)})
+                number = " to ".join(map(str, ends))
                 cells = [f(pairs, method, steps, x) for _, f, x in columns]
                 rows.append([name, f"{steps:,}", method, number, *cells])
                 name = ""
     reference = next(iter(recipes.values())).reference
     head = ["Recipe", "Steps", f"{reference} →", "Seeds"]
-    heads = [*head, *(label for label, _, _ in columns)]
-    return markdown_table(heads, rows, left=3) if rows else NOT_RUN
+    head += [label for label, _, _ in columns]
+    return markdown_table(head, rows, left=3) if rows else NOT_RUN
 
 
 _MIXTRAL = "Mixtral's recipe"
@@ -170,43 +187,30 @@ def advice(recipes: Recipes) -> str:
     rows = []
     for label, (situation, recipe, count, name) in _ADVICE.items():
         pairs = recipes.situations[situation][recipe]
-        cells = [_advised(method, pairs, count, name) for method in SHOWN]
-        rows.append([label, _reference(pairs, count, name), *cells])
+        methods = REFERENCE, *SHOWN
+        cells = [_advised(method, pairs, count, name) for method in methods]
+        rows.append([label, *cells])
     head = ["Your run", REFERENCE, *SHOWN]
     return markdown_table(head, rows, left=len(head))
 
 
-def _reference(pairs: Pairs, count: str, name: str) -> str:
-    """Return what the others are compared with, in runs of each length."""
+def _advised(method: str, pairs: Pairs, count: str, name: str) -> str:
+    """Return what enough seeds say, for each length of the runs."""
     parts = []
     for steps in pairs.lengths():
-        values = [*pairs.numbers(REFERENCE, steps, name).values()]
-        if len(values) < _ADVISED:
+        losses = pairs.values(method, steps, name)[1]
+        if len(losses) < _ADVISED:
             continue
-        text = f"loss {fixed(np.mean(values), 3)}, {steps:,} steps"
-        if count:
-            peaks = [*pairs.numbers(REFERENCE, steps, count).values()]
-            text = f"{fixed(np.mean(peaks), 1)} peaks a run, {text}"
+        loss = _compared(pairs, method, steps, name)
+        if method == REFERENCE:
+            loss = fixed(np.mean(losses), 3)
+        text = f"{steps:,} steps: loss {loss}"
+        if count and method != REFERENCE:
+            number = len(pairs.values(method, steps, count)[1])
+            peaks = _sums(pairs, method, steps, count)
+            text += f", {peaks} peaks in {number} seeds"
         parts.append(text)
-    return "; ".join(parts)
-
-
-def _advised(method: str, pairs: Pairs, count: str, name: str) -> str:
-    """Return the cell of the longest runs that enough seeds have."""
-    lengths = [
-        steps
-        for steps in pairs.lengths()
-        if len(pairs.values(method, steps, name)[1]) >= _ADVISED
-    ]
-    if not lengths:
-        return "too few seeds"
-    steps = lengths[-1]
-    loss = f"loss {_compared(pairs, method, steps, name)}, {steps:,} steps"
-    if not count:
-        return loss
-    number = len(pairs.values(method, steps, count)[1])
-    peaks = _sums(pairs, method, steps, count)
-    return f"{peaks} peaks in {number} seeds; {loss}"
+    return "<br>".join(parts) or "too few seeds"
 
 
 _OTHERS = (
@@ -246,7 +250,6 @@ _CHINESE = {
     "Late faults: (.*)'s recipe": r"后期有故障：\1 配方",
     "too few seeds": "种子太少",
     r"peaks in (\d+) seeds": r"个尖峰（\1 个种子）",
-    "peaks a run": "个尖峰/次",
     "loss": "损失",
     " steps": " 步",
 }
