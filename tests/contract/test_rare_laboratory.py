@@ -15,10 +15,11 @@ import huggingface_hub
 import paddle
 import pandas as pd
 from adagc_lab.benchmark import gpu_tables
-from adagc_lab.clips import compared
+from adagc_lab.clips.compared import ClipGradBySkipStep
 from adagc_lab.clips.measured import _factor
 from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.layers import GatedMLP
+from adagc_lab.paddleformers.recipe import as_run_config
 from adagc_lab.record.files import read_run_json, update_run_json
 from adagc_lab.report.measures import describe_run, measure
 from adagc_lab.reproduce import store
@@ -43,8 +44,6 @@ from lab.train import runs
 from lab.train.test_start import constant, fork
 from paddle.amp.auto_cast import amp_initialize
 from pages import ROOT, load_tool
-
-from paddle_adagc.parallel.topology import Axis, Topology
 
 prepare = load_tool("prepare_data")
 
@@ -216,6 +215,12 @@ def test_a_document_that_is_no_text_is_named(text, tmp_path, capsys):
     [
         (["model.moe_correction_bias=false"], "expert_bias_rate=0.001 moves"),
         (["optimizer.name=muon", "parallel.tp=2"], "needs whole tensors"),
+        (["clip={name: zclip}", "parallel.tp=2"], "ZClip under tensor"),
+        (["train.precision=float8", "parallel.tp=2"], "FP8 layers are not"),
+        (
+            ["train.precision=float8", "model.float8_linears=[mlp]"],
+            "it has ..attention., .experts..",
+        ),
     ],
 )
 def test_what_would_do_nothing_or_fail_is_refused_at_once(changes, message):
@@ -252,13 +257,12 @@ def test_the_experts_biases_stay_float32_in_bfloat16():
     assert layer.experts[0].up_proj.weight.dtype == paddle.bfloat16
 
 
-def test_a_run_is_not_overwritten_by_one_that_is_refused(tmp_path, monkeypatch):
+def test_a_run_is_not_overwritten_by_one_that_is_refused(tmp_path):
     values = runs.make_values(tmp_path / "run")
     runs.run(values)
     before = (tmp_path / "run/run.json").read_bytes()
-    sharded = Topology(world=(0, 1), sharding=Axis(0, 2))
-    monkeypatch.setattr(compared, "read_topology", lambda: sharded)
-    values = {**values, "clip": {"name": "zclip"}}
+    values |= {"clip": {"name": "zclip"}, "record": {}}
+    values["parallel"] = {"sharding": 2}
     with pytest.raises(ValueError, match="under sharding over 2 ranks"):
         run_pretraining(parse_config(values), overwrite=True)
     assert (tmp_path / "run/run.json").read_bytes() == before
@@ -298,9 +302,9 @@ def test_runs_that_another_commit_made_are_named(
 
 @pytest.mark.parametrize("window", [2, 4, 6])
 def test_a_fork_to_another_window_keeps_the_newest_norms(window):
-    before = compared.ClipGradBySkipStep(window=4)
+    before = ClipGradBySkipStep(window=4)
     before.state["past"] = paddle.to_tensor([4.0, 3.0, 2.0, 1.0])
-    clip = compared.ClipGradBySkipStep(window=window)
+    clip = ClipGradBySkipStep(window=window)
     clip.set_state_dict(before.state_dict())
     past = [4.0, 3.0, 2.0, 1.0, 0.0, 0.0]
     assert clip.state["past"].tolist() == past[:window]
@@ -336,6 +340,34 @@ def test_a_run_does_not_go_on_with_other_validation_data(tmp_path):
 def test_an_enlarged_gradient_is_recorded_as_it_is():
     assert _factor(1.0, 2.0) == 2.0
     assert _factor(1.0, 1.0 + 1e-7) == 1.0
+
+
+def test_what_was_trained_on_is_no_validation(tmp_path, capsys):
+    source = tmp_path / "source"
+    runs.run(constant(source))
+    values = constant(source, max_steps=20, seed=7)
+    with pytest.raises(ValueError, match=r"data\.seed=7, and 0 in the run"):
+        fork(values, source, tmp_path / "fork")
+    assert not (tmp_path / "fork/run.json").exists()
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps(values))
+    evaluate = load_tool("evaluate").main
+    assert evaluate([str(source), "--data", str(config)]) == 2
+    assert "data.seed=7" in capsys.readouterr().err
+    values["data"]["seed"] = 0
+    assert fork(values, source, tmp_path / "fork")[0] == "finished"
+
+
+def test_the_plan_has_experts_in_every_layer(tmp_path):
+    folder = ROOT / "configs/ernie_10b_a1.4b_fp8"
+    settings = json.loads((folder / "config.json").read_text())
+    changed = json.dumps({**settings, "moe_layer_start_index": 1})
+    (tmp_path / "config.json").write_text(changed)
+    for name in ("adagc.yaml", "base.yaml"):
+        if (folder / name).exists():
+            (tmp_path / name).write_text((folder / name).read_text())
+    with pytest.raises(ValueError, match="moe_layer_start_index=1"):
+        as_run_config(tmp_path / "adagc.yaml")
 
 
 def test_a_fork_to_another_start_of_gamma_begins_anew(tmp_path):

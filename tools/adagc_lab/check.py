@@ -7,16 +7,17 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import paddle
 
-from adagc_lab.clips import make_clip
+from adagc_lab.clips import ComparedClip, make_clip
+from adagc_lab.clips.compared import refuse_layout
 from adagc_lab.data.config import TEXT_KINDS
 from adagc_lab.faults import check_faults, unreached_faults
 from adagc_lab.paddleformers.units import followed
 from adagc_lab.storage import check_directory
-from adagc_lab.train.config import ParallelConfig, RunConfig, TrainConfig
+from adagc_lab.train.config import ParallelConfig, RunConfig
 from adagc_lab.train.optimizers import (
     check_precision,
     learning_rate,
@@ -103,6 +104,10 @@ def check_recipe(
             report.attempt(lambda: check_faults(config.faults, model))
     report.sections["Batches"] = _batch_lines(config)
     clip = report.attempt(lambda: make_clip(**config.clip))
+    if isinstance(clip, ComparedClip):
+        report.attempt(
+            lambda: refuse_layout(type(clip).__name__, config.parallel)
+        )
     if clip is not None:
         t_start = getattr(clip, "t_start", 0)
         report.sections["Schedule"] = _schedule_lines(config, t_start)
@@ -118,21 +123,6 @@ def check_recipe(
     report.sections["Launch"] = [
         *launch_lines(run, config.parallel.num_processes)
     ]
-    return report
-
-
-def check_values(
-    recipe: str, values: Mapping[str, Any], error: ValueError
-) -> CheckReport:
-    """Name the mistake, and those of sections that it is not about."""
-    report = CheckReport(recipe, mistakes=str(error).splitlines())
-    clip, model = (values.get(key) for key in ("clip", "model"))
-    if isinstance(clip, Mapping):
-        report.attempt(lambda: make_clip(**clip))
-    if isinstance(model, Mapping):
-        train = TrainConfig(output_dir="unused", max_steps=1)
-        parts: dict[str, Any] = {"model": dict(model), "clip": {"name": "none"}}
-        report.attempt(lambda: make_task(RunConfig(train=train, **parts)))
     return report
 
 

@@ -73,6 +73,17 @@ TOKENS = {
     "ernie_10b_a1.4b_fp8": 350e9,
 }
 
+CLIP = {
+    "schedule.kind": "cosine",
+    "schedule.learning_rate": 0.002,
+    "schedule.warmup_steps": 5000,
+    "optimizer.name": "lion",
+    "optimizer.weight_decay": 0.2,
+    "train.max_steps": 20000,
+    "global_batch": 32768,
+}
+"""Of the appendix "Experimental Details for CLIP"; its patch dropout is 0.5."""
+
 T_START = 100
 """AdaGC's warm-up steps, for all models."""
 

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every recipe against the paper's tables, and its proxy against the recipe."""
 
+import json
 import operator
 
 import pytest
 from adagc_lab.models.families import decoder_config
-from adagc_lab.models.shapes import model_size, parameter_shapes
+from adagc_lab.models.shapes import model_size
 from adagc_lab.paddleformers.recipe import (
     as_run_config,
     is_recipe,
@@ -15,6 +16,7 @@ from adagc_lab.paddleformers.recipe import (
 from adagc_lab.paddleformers.recipe import load_recipe as load_ernie
 from adagc_lab.train.parse import load_config, read_values
 from lab.configs.paper_table import (
+    CLIP,
     DEGREES,
     EPSILON,
     HYPER_PARAMETERS,
@@ -126,8 +128,6 @@ def test_recipe_is_the_table_s(recipe):
     assert sizes == {key: paper.get(key, sizes[key]) for key in sizes}
     if "num_routed_experts" not in paper:
         assert model.moe_num_experts == model.moe_num_shared_experts == 0
-    assert not paper["attention_bias"]
-    assert not [key for key in parameter_shapes(model) if "bias" in key]
     tokens = sizes["batch_size"] * sizes["sequence_length"]
     tokens *= sizes["iterations"]
     assert tokens == pytest.approx(TOKENS[name], rel=0.05)
@@ -164,6 +164,21 @@ def test_recipe_is_the_table_s(recipe):
         assert config.train.precision in ("bfloat16", "float8")
     else:
         assert config.train.precision == paper["precision"]
+
+
+@pytest.mark.parametrize("name", ["adagc", "globalgc"])
+def test_clip_s_recipe_is_the_appendix_s(name):
+    config = load(f"clip_vit_b32/{name}")
+    assert {key: operator.attrgetter(key)(config) for key in CLIP} == CLIP
+    assert config.model["patch_dropout"] == 0.5
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("config.json")), ids=str)
+def test_no_model_has_biases(path):
+    """The paper's table: attention_bias False; none has others."""
+    settings = json.loads(path.read_text())
+    assert settings.get("use_bias", settings.get("attention_bias")) is False
+    assert not settings.get("mlp_bias")
 
 
 @every_run

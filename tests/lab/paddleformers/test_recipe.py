@@ -67,7 +67,7 @@ MISTAKES = {
     "decay_function=half_life": "decay_function must be one of 1-sqrt",
     "input_dir=0.5 a 0.5 b": "not one weight and one prefix",
     "compute_type=nf4": "compute_type must be one of",
-    "ernie_model_config.moe_layer_start_index=1": "supports 0 only",
+    "ernie_model_config.moe_layer_start_index=1": "experts in every layer",
     "stage=VL": "stage='VL', not ernie_pretrain, PT",
     "learning_rate=0": "learning_rate must be positive",
     "split=1": "split=1: give shares",

@@ -167,11 +167,11 @@ NO_KEY = "- the recipe has no"
             PROXY,
             [
                 *("train.max_stps=5", "schedule.learning_rate=-1"),
-                *("clip.lambda_rell=3", "model.hidden_siz=4"),
             ],
-            "'train.max_steps'.*schedule.learning_rate: .*'lambda_rel'"
-            ".*'model.hidden_siz'",
+            "'train.max_steps'.*schedule.learning_rate: ",
         ),
+        (PROXY, ["clip.lambda_rell=3"], "'lambda_rel'"),
+        (PROXY, ["model.hidden_siz=4"], "'model.hidden_size'"),
     ],
 )
 def test_mistakes_of_a_recipe_are_found(capsys, recipe, overrides, message):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import paddle
 from paddle import Tensor, nn
@@ -24,6 +24,9 @@ from paddle_adagc.checks import (
 )
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.parallel.topology import read_topology
+
+if TYPE_CHECKING:
+    from adagc_lab.train.config import ParallelConfig
 
 
 class ComparedClip(ClipGradBase):
@@ -122,14 +125,19 @@ class ComparedClip(ClipGradBase):
         }
 
 
-def refuse_layout(name: str) -> None:
-    """Refuse ranks that hold different tensors, or parts of them."""
-    topology = read_topology()
-    for axis, size in {
-        "tensor parallelism": topology.model.size,
-        "pipeline parallelism": topology.pipe.size,
-        "sharding": topology.sharding.size,
-    }.items():
+def refuse_layout(name: str, parallel: ParallelConfig | None = None) -> None:
+    """Refuse ranks that hold different tensors, or parts of them.
+
+    ``parallel`` has the degrees; None: those that fleet has now.
+    """
+    if parallel is None:
+        topology = read_topology()
+        axes = topology.model, topology.pipe, topology.sharding
+        sizes = [axis.size for axis in axes]
+    else:
+        sizes = [parallel.tp, parallel.pp, parallel.sharding]
+    kinds = "tensor parallelism", "pipeline parallelism", "sharding"
+    for axis, size in zip(kinds, sizes, strict=True):
         if size > 1:
             raise ValueError(
                 f"{name} under {axis} over {size} ranks: it is made for one "

@@ -46,7 +46,7 @@ class DataConfig(Section):
 
     seed: Annotated[Natural, Field(lt=2**32)] = 0
     """Seed of the order of the samples, of the fixed sequences and of the
-    embedded corpus' split, in [0, 2**32); default 0."""
+    embedded corpus' split, in [0, 2**32); default: ``train.seed``."""
 
     num_sequences: Count = 64
     """Number of fixed sequences; default 64. Read for ``"fixed_sequences"``

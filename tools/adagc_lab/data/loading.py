@@ -101,3 +101,22 @@ def check_fingerprint(
             f"the data has changed since the run: it was {known}, now it is "
             f"{found}: put it back{else_}"
         )
+
+
+def check_held_out(changed: Mapping[str, Any], kind: str) -> None:
+    """Refuse to validate on what another run trained on.
+
+    ``changed`` is what differs between the runs' configs, ``kind`` that of the
+    data: the seed does not choose what a memory-mapped dataset holds out.
+    """
+    if {"data.prefix", "data.validation_prefix"} & changed.keys():
+        return
+    chosen_by = ["data.validation_fraction", *["data.seed"] * (kind != "mmap")]
+    for key in chosen_by:
+        if key in changed:
+            old, new = changed[key]
+            raise ValueError(
+                f"{key}={new}, and {old} in the run: it chooses the text for "
+                f"validation, and the run trained on a part of it; set it to "
+                f"{old}"
+            )

@@ -17,12 +17,14 @@ from adagc_lab.data.config import TEXT_KINDS
 from adagc_lab.data.loading import (
     BatchLoader,
     check_fingerprint,
+    check_held_out,
     collate_batch,
 )
 from adagc_lab.data.text import TokenDataset, build_datasets
 from adagc_lab.evaluate.saved import load_saved
 from adagc_lab.models.decoder import DecoderForCausalLM, cross_entropy
 from adagc_lab.train.parse import load_config, parse_config
+from adagc_lab.train.start import find_changes
 from paddle_adagc.checks import check_choice
 
 _BATCH_SIZE = 8
@@ -36,21 +38,20 @@ def evaluate(
     The arguments are the options of ``tools/evaluate.py``.
     """
     saved = load_saved(model)
-    if data is None and not saved.run:
+    trained_on = None
+    if saved.run:
+        values = saved.run["config"]
+        train = {**values["train"], "output_dir": "-"}
+        trained_on = parse_config({**values, "train": train}).data
+    config = trained_on if data is None else load_config(data).data
+    if config is None:
         raise ValueError(
             f"{saved.checkpoint} does not say which data it was trained with: "
             "give --data CONFIG"
         )
-    config = (
-        parse_config(
-            {
-                **saved.run["config"],
-                "train": {**saved.run["config"]["train"], "output_dir": "-"},
-            }
-        ).data
-        if data is None
-        else load_config(data).data
-    )
+    if trained_on is not None:
+        old, new = trained_on.model_dump(), config.model_dump()
+        check_held_out(find_changes(old, new, "data"), config.kind)
     check_choice("data.kind", config.kind, TEXT_KINDS)
     trained, dataset = build_datasets(config, 1)
     if data is None:

@@ -44,7 +44,7 @@ class SPAM(AdamLike):
         warmup_steps: :math:`N`, steps of the warm-up after a reset.
         clip_start: Steps from the start and from a reset on without clipping;
             20 in the authors' code. (The second moment knows nothing yet.)
-        parameters: Parameters, or groups of them.
+        parameters: Parameters; no groups of them.
         weight_decay: Not negative.
         **shared: See :class:`.base.DecoupledOptimizer`.
 

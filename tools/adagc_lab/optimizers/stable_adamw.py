@@ -36,7 +36,7 @@ class StableAdamW(AdamLike):
         beta1: Decay of the first moment.
         beta2: Decay of the second moment.
         epsilon: :math:`\epsilon`, added to the root of the second moment.
-        parameters: Parameters, or groups of them.
+        parameters: Parameters; no groups of them.
         weight_decay: Not negative.
         **shared: See :class:`.base.DecoupledOptimizer`.
 

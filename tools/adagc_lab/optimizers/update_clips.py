@@ -158,7 +158,7 @@ class ClippedAdamW(AdamLike):
             layer.)
         is_embedding_fun: Whether the parameter of this name is an embedding,
             whose rows are AGC's units; None: none is.
-        parameters: Parameters, or groups of them.
+        parameters: Parameters; no groups of them.
         weight_decay: :math:`\lambda`, not negative.
         **shared: See :class:`.base.DecoupledOptimizer`.
 

@@ -31,8 +31,9 @@ def run_recipe(
 ) -> None:
     """Pretrain as the recipe says; every process of the run calls this.
 
-    Without ``resume_from_checkpoint`` the run resumes from the newest complete
-    checkpoint in ``output_dir``, which all processes must see.
+    Without ``resume_from_checkpoint`` a run of ERNIE resumes from the newest
+    complete checkpoint in ``output_dir``, which all processes must see. In
+    stage PT PaddleFormers takes the newest one, even if its save was killed.
     """
     # Products in full float32, as under PaddleFormers' own command.
     os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")

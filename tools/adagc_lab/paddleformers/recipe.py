@@ -133,17 +133,27 @@ def as_run_config(
                 f"{key}={given[key]!r}: the plan is that of {modelled!r}",
                 stacklevel=2,
             )
-    first = recipe.get(_MODEL, {}).get("moe_layer_start_index", 0)
-    if first != 0:
-        raise ValueError(
-            f"moe_layer_start_index={first!r}: the plan supports 0 only, "
-            "experts in every layer"
-        )
+    _refuse_dense_layers(model_settings(recipe))
     try:
         values = _run_values(recipe)
     except KeyError as error:
         raise ValueError(f"{path} has no {error.args[0]!r}") from error
     return parse_config(values)
+
+
+def _refuse_dense_layers(model: Mapping[str, Any]) -> None:
+    last = model.get("num_hidden_layers", 0) - 1
+    end = model.get("moe_layer_end_index", -1)
+    for key, is_usual in (
+        ("moe_layer_start_index", model.get("moe_layer_start_index", 0) == 0),
+        ("moe_layer_interval", model.get("moe_layer_interval", 1) == 1),
+        ("moe_layer_end_index", end == -1 or end >= last),
+    ):
+        if not is_usual:
+            raise ValueError(
+                f"{key}={model[key]!r}: the plan supports experts in every "
+                "layer only"
+            )
 
 
 def read_run_config(

@@ -136,7 +136,8 @@ class ScheduleConfig(Section):
 
     kind: Literal["constant", "cosine", "wsd"] = "cosine"
     """After the linear warm-up: ``"constant"``; ``"cosine"`` down to the
-    minimum at the last step; ``"wsd"``: flat, then a decay to the minimum."""
+    minimum; ``"wsd"``: flat, then a decay to the minimum. The step after the
+    last one would have the minimum."""
 
     learning_rate: Positive = 3e-4
     """Highest rate."""

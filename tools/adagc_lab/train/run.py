@@ -60,10 +60,10 @@ def run_pretraining(
     # Wrong values are refused first, whatever the directory holds.
     task, clip = make_task(config), make_clip(**config.clip)
     task.check_layout()
+    if isinstance(clip, ComparedClip):
+        refuse_layout(type(clip).__name__, config.parallel)
     start = Start(config, overwrite=overwrite, fork=fork)
     start_processes(config.parallel)
-    if isinstance(clip, ComparedClip):  # before a run is overwritten
-        refuse_layout(type(clip).__name__)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(lock_run(directory)))
         begin = from_first_process(start.read)

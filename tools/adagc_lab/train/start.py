@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from adagc_lab.clips.starts import STARTS
-from adagc_lab.data.loading import check_fingerprint
+from adagc_lab.data.loading import check_fingerprint, check_held_out
 from adagc_lab.record import files
 from adagc_lab.train.checkpoints import (
     COMPLETE,
@@ -167,6 +167,7 @@ class Start:
                     "checkpoint's optimizer state has the names of its own "
                     "layout; keep it"
                 )
+        check_held_out(changed, self._settings["data"]["kind"])
         # Of what keeps its name, other arguments keep the state, but the
         # ablation's starts are another clip.
         afresh = [s for s in ("clip", "optimizer") if f"{s}.name" in changed]

@@ -129,6 +129,18 @@ class LanguageTask(PretrainTask):
         if self.train.precision == "float8":  # all that can be, by default
             model = {"float8_linears": FLOAT8_LINEARS, **model}
         config = decoder_config(model, tensor_parallel_degree=self.parallel.tp)
+        kinds = {"attention", "experts" if config.moe_num_experts else "mlp"}
+        chosen = config.float8_linears
+        if self.train.precision == "float8" and not kinds & {*chosen}:
+            raise ValueError(
+                f"model.float8_linears={chosen}: this model has none of these "
+                f"layers, so nothing would be in FP8; it has {sorted(kinds)}"
+            )
+        if self.parallel.tp > 1 and kinds & {*chosen} - {"experts"}:
+            raise ValueError(
+                f"train.precision='float8' with parallel.tp={self.parallel.tp}"
+                ": FP8 layers are not split; use bfloat16, or parallel.dp"
+            )
         if self.train.expert_bias_rate and not config.moe_correction_bias:
             raise ValueError(
                 f"train.expert_bias_rate={self.train.expert_bias_rate} moves "
