@@ -43,7 +43,7 @@ if __name__ == "__main__":
     strategy.hybrid_configs = {"dp_degree": 1, "mp_degree": 2, "pp_degree": 1}
     fleet.init(is_collective=True, strategy=strategy)
     model = MLP()
-    clip = ClipGradByAdaGC(t_start=10)
+    clip = ClipGradByAdaGC(t_start=10, init="warmup_ema")
     clip.bind(model)  # before fleet wraps anything
     optimizer = paddle.optimizer.AdamW(
         3e-3, parameters=model.parameters(), grad_clip=clip

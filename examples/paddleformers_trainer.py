@@ -40,7 +40,7 @@ if __name__ == "__main__":
     )
     config.fuse_rms_norm = False  # that kernel needs a GPU
     trainer = ClippingTrainer(
-        clip=ClipGradByAdaGC(t_start=10),
+        clip=ClipGradByAdaGC(t_start=10, init="warmup_ema"),
         model=LlamaForCausalLM(config),
         args=TrainingArguments(
             output_dir="outputs/paddleformers_trainer",

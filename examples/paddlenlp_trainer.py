@@ -38,7 +38,7 @@ if __name__ == "__main__":
         num_attention_heads=4,
     )
     trainer = ClippingTrainer(
-        clip=ClipGradByAdaGC(t_start=10),
+        clip=ClipGradByAdaGC(t_start=10, init="warmup_ema"),
         model=LlamaForCausalLM(config),
         args=TrainingArguments(
             output_dir="outputs/paddlenlp_trainer",

@@ -79,11 +79,14 @@ def largest_error() -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m paddle_adagc", description=__doc__
-    ).parse_args(arguments)
-    import paddle
-
+    )
+    parser.parse_args(arguments)
+    try:
+        import paddle
+    except ModuleNotFoundError as missing:
+        parser.error(f"{missing}: pip install 'paddlepaddle>=3.1,<3.4'")
     begin = time.perf_counter()
     rows = {
         "paddle_adagc": paddle_adagc.__version__,

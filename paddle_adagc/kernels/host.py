@@ -62,7 +62,7 @@ def load_library() -> ctypes.CDLL | None:
         reason = f"{error} {said.decode(errors='replace')[-500:]}".strip()
         logger.warning(
             "the compiled loops cannot be used (%s): the clip uses Paddle's "
-            "operators",
+            "operators. The loops need a C++ compiler, such as g++",
             reason,
         )
         _FAILED.append(reason)

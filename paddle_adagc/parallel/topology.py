@@ -7,10 +7,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TypeVar
 
+import paddle
 import paddle.distributed as dist
 from paddle.distributed import fleet
-from paddle.distributed.fleet.base.topology import EPHybridCommunicateGroup
 from paddle.distributed.fleet.meta_parallel.sharding import group_sharded_stage3
+
+try:
+    from paddle.distributed.fleet.base.topology import EPHybridCommunicateGroup
+except ImportError as error:
+    raise ImportError(
+        f"Paddle {paddle.__version__} is installed here; paddle_adagc needs "
+        "Paddle 3.1 to 3.3"
+    ) from error
 
 T = TypeVar("T")
 

@@ -224,7 +224,7 @@ def _checked(plan: Plan, command: Sequence[str]) -> list[str]:
             "values (adaptive_norm_...) would count for what is not given here"
         )
     lines.append(f"would run {shlex.join(command)}")
-    for name in _LIBRARIES:
+    for name in ("paddle", *_LIBRARIES):
         is_here = importlib.util.find_spec(name) is not None
         lines.append(f"{name} {'is' if is_here else 'is not'} installed here")
     return lines

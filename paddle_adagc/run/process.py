@@ -8,12 +8,12 @@ import dataclasses
 import functools
 import json
 import os
-import shlex
 import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection
 from multiprocessing import util
+from shlex import quote
 from typing import Any
 
 from paddle_adagc.run.settings import (
@@ -104,6 +104,8 @@ class Process:
         """Be called around each update of each optimizer of Paddle."""
         if not hasattr(paddle, "optimizer"):
             return
+        import paddle_adagc.parallel.topology  # noqa: F401  # of 3.1 to 3.3
+
         kinds: list[Any] = [paddle.optimizer.Optimizer]
         for kind in kinds:
             kinds += kind.__subclasses__()
@@ -212,12 +214,11 @@ class Process:
             self._begin_record(optimizer)
             return
         clip = _ours(optimizer)
-        if clip is not None and _is_first_of_node():
-            say(self._in_force(clip))
-        elif clip is None and self._require:
-            raise RuntimeError(
-                f"adagc-run --require: {self._what_lacks(optimizer)}"
-            )
+        text = self._in_force(clip) if clip else self._what_lacks(optimizer)
+        if clip is None and self._require:
+            raise RuntimeError(f"adagc-run --require: {text}")
+        if _is_first_of_node():
+            say(text)
 
     def _begin_record(self, optimizer: Any) -> None:
         from paddle_adagc.run import watch
@@ -307,23 +308,24 @@ class Process:
             return f"{name} without AdaGC: {kind} has given it {clip}"
         if name == "LBFGS":
             return f"{name} without AdaGC: it calls no clip"
-        norm = threshold_of(clip)
-        given = f"lambda_abs={norm}" if norm else ""
+        given = {"lambda_abs": norm} if (norm := threshold_of(clip)) else {}
+        given |= {k: v for k, (v, _) in self._values.items() if k in CLIP}
+        words = ", ".join(f"{k}={v!r}" for k, v in given.items())
         return (
-            f"{name} without AdaGC: it belongs to no Trainer. "
-            f"Add these two lines:\n    clip = paddle_adagc.ClipGradByAdaGC("
-            f"{given}); clip.bind(model)\n    {name}(..., grad_clip=clip)"
+            f"{name} without AdaGC: it belongs to no Trainer. Add these lines:"
+            "\n    from paddle_adagc import ClipGradByAdaGC"
+            f"\n    clip = ClipGradByAdaGC({words}); clip.bind(model)"
+            f"\n    {name}(..., grad_clip=clip)"
         )
 
     def _say_what_was_done(self) -> None:
         done = self._done
         if self._watch:
-            from paddle_adagc.run import watch
-
             for made, path in done.records:
+                from paddle_adagc.run import watch
+
                 now = watch.shown_path(made()) if made() else path
-                now = shlex.quote(now)
-                say(f"to see what happened:\n    adagc-report {now}")
+                say(f"to see what happened:\n    adagc-report {quote(now)}")
             return
         if _is_first_of_node() and done.num_clipped:
             text = f"AdaGC clipped {_steps(done.num_clipped)}"
@@ -333,7 +335,7 @@ class Process:
         elif self._trainers and not (done.num_clipped or done.without):
             say("a Trainer was made, but it made no step")
         for text, number in done.without.items():
-            say(f"{_steps(number)} of {text}")
+            say(f"{_steps(number)} of {text.partition('. Add')[0]}")
 
 
 def _steps(number: int) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from paddle_adagc.checks import check_choice, check_positive, suggestion
+from paddle_adagc.checks import check_choice, check_positive, name_hint
 from paddle_adagc.clips.arguments import CHECKS as CLIP
 
 Values = dict[str, tuple[Any, str]]
@@ -49,7 +49,6 @@ TRAINER: dict[str, Callable[[str, Any], Any]] = {
     **RECORD,
     "units": _check_section,
 }
-"""What else there is to choose for a Trainer's clip."""
 
 
 def check(name: str, value: Any, where: str) -> None:
@@ -60,7 +59,7 @@ def check(name: str, value: Any, where: str) -> None:
     """
     known = {**CLIP, **TRAINER}
     if name not in known:
-        hint = suggestion(name, known, similarity=0.6)
+        hint = name_hint(name, known)
         raise ValueError(f"{where}: AdaGC has no argument {name!r}{hint}")
     try:
         known[name](name, value)

@@ -188,6 +188,7 @@ def write_page(path: Path, pages: Sequence[dict[str, Any]]) -> Path:
     text = string.Template(_read("page.html")).substitute(
         style=_read("colors.css", "uplot/uPlot.min.css", "page.css"),
         data=data.replace("<", "\\u003c"),
+        notice=_read("uplot/LICENSE"),
         script=_read("uplot/uPlot.iife.min.js", "parts.js", "page.js"),
     )
     return atomic_write(path, text)

@@ -51,6 +51,19 @@ def test_a_file_that_hides_us_from_paddleformers_is_named(
         check_command(["/bin/paddleformers-cli", "train", "my.yaml"])
 
 
+@pytest.mark.parametrize("option", ["--t-start=9", "--watch"])
+def test_a_job_with_a_paddle_that_does_not_fit_goes_on(option, tmp_path):
+    (tmp_path / "paddle").mkdir()
+    other = "class optimizer:\n    class Optimizer:\n        pass\n"
+    (tmp_path / "paddle/__init__.py").write_text(other)
+    script = "import paddle; print('went on')"
+    command = ("-m", "paddle_adagc.run", option, sys.executable, "-c", script)
+    ended = run_python(tmp_path, *command)
+    assert (ended.returncode, ended.stdout) == (0, "went on\n")
+    assert "neither clips nor records: No module named 'pa" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 COMMAND = """
 import sys
 from importlib.metadata import entry_points

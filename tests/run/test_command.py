@@ -117,4 +117,5 @@ def test_a_python_without_the_package_says_so(tmp_path):
             PYTHONPATH=str(Path(run.__file__).parents[2]),
         )
         assert ended.returncode == status, ended.stderr
-        assert "python does not clip: No module named 'pa" in ended.stderr
+        said = "python neither clips nor records: No module named 'pa"
+        assert said in ended.stderr

@@ -132,7 +132,7 @@ def loop(said, optimizer="AdamW", clip="", step=STEPS, **more):
 
 ADD_TWO_LINES = (
     r"AdamW without AdaGC: it belongs .*\. "
-    r"Add these two lines:\n    clip = .*\n    AdamW\(..., grad_clip=clip"
+    r"Add these lines:\n    from .* import .*\n    clip = .*\n    AdamW\("
 )
 FORMS = {
     "a script": Form(in_force(), options="--require --t-start 2"),

@@ -144,7 +144,7 @@ def _missing(config: RunConfig, with_paddleformers: bool) -> list[str]:
         return missing
     if importlib.util.find_spec("paddleformers") is None:
         missing.append(
-            "PaddleFormers: pip install '.[formers]', without '[nlp]'"
+            "PaddleFormers: pip install -e '.[formers]', without '[nlp]'"
         )
     if not paddle.device.is_compiled_with_cuda():
         missing.append(

@@ -49,14 +49,14 @@ def tell(hook, module):
     """Call a function of the package, which this Python may lack."""
     try:
         from paddle_adagc.run import process
+
+        getattr(process.current(PLAN), hook)(module)
     except ImportError as error:
-        text = "adagc-run: {} does not clip: {}"
+        text = "adagc-run: {} neither clips nor records: {}"
         text = text.format(sys.executable, error)
         if '"require": true' in PLAN:
             raise RuntimeError(text) from error
         sys.stderr.write(text + "\n")
-    else:
-        getattr(process.current(PLAN), hook)(module)
 
 
 def run_next():
