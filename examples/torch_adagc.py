@@ -68,7 +68,8 @@ class AdaGC:
         known = [i for i, p in enumerate(self.parameters) if p.grad is not None]
         grads = [self.parameters[i].grad for i in known]
         norm = torch.zeros_like(self.gamma)
-        norm[known] = torch.stack(torch._foreach_norm(grads)).float()
+        norms = torch._foreach_norm([grad.float() for grad in grads])
+        norm[known] = torch.stack(norms) if norms else norm
         finite = norm.isfinite()
         observed = finite & (norm > 0)
         if self.t < self.t_start:

@@ -9,7 +9,7 @@ TEXT is any file; its bytes are the tokens. A plain decoder (RMSNorm, SwiGLU,
 rotary positions, no QK-norm, bfloat16, compiled on a GPU) trains once in each
 cell of a grid: three rates, beta2 0.95 and 0.999, GlobalGC 1, AdaGC, and AdaGC
 with warmup_ema. A line of JSON follows each cell; cells that OUTPUT has are
-not run again, and none begins that would not end within MINUTES.
+not run again, and none but the first begins that would not end within MINUTES.
 
 It needs PyTorch, NumPy and torch_adagc.py beside it. It is another framework
 than Paddle, and the same rule; q, k and v share a norm here, and so do gate

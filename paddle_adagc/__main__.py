@@ -9,13 +9,13 @@ issue has to say. The exit status is 1 if the steps are wrong.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.metadata
 import platform
 import sys
 import time
 import warnings
+from argparse import ArgumentParser
 
 import numpy as np
 
@@ -38,10 +38,8 @@ def backend() -> str:
 
     (part,) = GradientList([paddle.ones([3])])._parts
     name = type(part).__name__
-    if name in _WORDS:
-        return _WORDS[name]
     reason = kernels.why_not() or "the kernels are made for NVIDIA GPUs"
-    return f"Paddle's operators: {reason}"
+    return _WORDS.get(name, f"Paddle's operators: {reason}")
 
 
 def largest_error() -> float:
@@ -79,9 +77,7 @@ def largest_error() -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m paddle_adagc", description=__doc__
-    )
+    parser = ArgumentParser("python -m paddle_adagc", description=__doc__)
     parser.parse_args(arguments)
     try:
         import paddle

@@ -50,7 +50,6 @@ class _Saved:
 _KNOWN = {
     "builtins.tuple": tuple,
     "__builtin__.tuple": tuple,
-    "collections.OrderedDict": dict,
     "_codecs.encode": lambda text, _: text.encode("latin1"),
 }
 _ARRAY = r"numpy\.(dtype|ndarray|_?core\.multiarray\.(_reconstruct|scalar))"
@@ -148,11 +147,11 @@ def _part_of_rank(
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     names = {path.name for path in folder.glob(_FILE.format("*"))}
     numbers = [int(n) for n in re.findall(r"state_(\d+)\.pth", " ".join(names))]
-    is_single = bool(names) and not numbers
-    if max(numbers, default=0) >= num_ranks or (is_single and num_ranks > 1):
+    last = max(numbers, default=0)
+    if names and (bool(numbers) != (num_ranks > 1) or last >= num_ranks):
+        who = f"process {last} of several" if numbers else "a single process"
         raise ValueError(
-            f"{max(numbers, default=0) + 1} processes saved it, and this run "
-            f"has {num_ranks}: resume with as many"
+            f"{who} saved it, and this run has {num_ranks}: resume with as many"
         )
     name = _FILE.format(f"_{rank}" if num_ranks > 1 else "")
     if name not in names:
@@ -204,8 +203,10 @@ def _number(value: Any) -> float | None:
         # dtype and bytes. A dtype begins with its kind.
         dtype = next(p for p in value.parts[::-1] if isinstance(p, _Saved))
         kind, content = dtype.parts[0], value.parts[-1]
-        if kind not in ("f2", "f4", "f8") or len(content) != int(kind[1]):
+        if kind not in ("u2", "f2", "f4", "f8") or len(content) != int(kind[1]):
             return None
+        if kind == "u2":  # bfloat16: the upper half of a float32
+            kind, content = "f4", b"\0\0" + content
         value = float(np.frombuffer(content, f"<{kind}")[0])
     return value if type(value) in (float, int) else None
 

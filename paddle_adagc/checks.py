@@ -71,10 +71,8 @@ def check_integer(name: str, value: Any, minimum: int) -> int:
     if number < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {number}")
     if number > _LARGEST_INTEGER:
-        raise ValueError(
-            f"{name} must be at most {_LARGEST_INTEGER} (int64), got "
-            f"about 2**{number.bit_length()}"
-        )
+        size = f"about 2**{number.bit_length()}"
+        raise ValueError(f"{name} must be at most 2**63 - 1, got {size}")
     return number
 
 

@@ -38,8 +38,7 @@ def temporary_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     make_directory(target.parent)
     # Processes of several hosts, or containers, have the same number.
     token = f"{os.getpid()}.{secrets.token_hex(4)}"
-    name = f".{target.name}.{token}{TEMPORARY}"
-    temporary = target.parent / name
+    temporary = target.with_name(f".{target.name}.{token}{TEMPORARY}")
     try:
         yield temporary
         sync(temporary)

@@ -98,8 +98,10 @@ def spike_score(
 
 def _series(losses: Any) -> np.ndarray:
     """Return losses as float64 ``[num_steps]``."""
+    if isinstance(losses, Sequence):  # NumPy would cut bfloat16 to integers
+        losses = [x.item() if hasattr(x, "item") else x for x in losses]
     series = np.asarray(losses)
-    if series.dtype.kind not in "fiu":
+    if series.dtype.kind not in "fi":  # the bits of bfloat16 are u
         raise TypeError(
             f"losses must be a series of real numbers, got {losses!r:.80} "
             f"(NumPy type {series.dtype})"

@@ -144,8 +144,9 @@ class ClipState:
     def renamed(self, prefixes: Mapping[str, str]) -> ClipState:
         """Return the same with other prefixes of keys, the longest that fits.
 
-        They have no dot at the end; ``""`` is a prefix of every key.
+        A dot at their end counts for nothing; ``""`` begins every key.
         """
+        prefixes = {a.rstrip("."): b.rstrip(".") for a, b in prefixes.items()}
         keys = [_renamed(key, prefixes) for key in self.keys]
         for prefix in prefixes:
             if not any(_begins_with(key, prefix) for key in self.keys):

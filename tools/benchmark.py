@@ -94,10 +94,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _at_least_two(text: str) -> int:
-    value = int(text)
-    if value < 2:
-        raise argparse.ArgumentTypeError(f"{text} is less than 2")
-    return value
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r}: give an integer above 1")
+    return int(text)
 
 
 def _run(options: argparse.Namespace) -> int:

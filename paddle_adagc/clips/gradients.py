@@ -70,11 +70,12 @@ class GradientList:
         return total
 
     def share_memory(self) -> bool:
-        """Whether two contiguous ones begin at the same address."""
+        """Whether two begin at the same address; slices: two contiguous."""
         if not self._parts:
             return False
         found = np.concatenate([part.descriptors for part in self._parts])
-        is_known = (found["size"] > 0) & (found["dtype"] >= 0)
+        is_known = (found["dtype"] >= 0) | (self.segments is None)
+        is_known &= found["size"] > 0
         addresses = np.sort(found["address"][is_known])
         return bool((addresses[1:] == addresses[:-1]).any())
 

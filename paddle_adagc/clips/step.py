@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import paddle
-from paddle import Tensor
+from paddle import Tensor, _C_ops
 from paddle.distributed.auto_parallel.process_mesh import (
     get_unique_process_mesh_map,
 )
@@ -230,8 +230,8 @@ def _warm_up(
     counted = reducer.counted(norm)
     squared_norm = rule.global_squared_norm(counted)
     sums = [squared_norm, *rule.log_change(counted, gamma)]
-    sums = reducer.global_sum(paddle.concat(sums)).split(3)
-    squared_norm, change, count = sums
+    total = reducer.global_sum(paddle.concat(sums))
+    squared_norm, change, count = _C_ops.split_with_num(total, 3, 0)
     global_norm = squared_norm.sqrt().astype("float32")
     h = rule.global_scale(global_norm, clip.lambda_abs)
     every_h = h.expand_as(norm)

@@ -25,6 +25,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Any
 
 import numpy as np
@@ -52,19 +53,10 @@ def load_library() -> ctypes.CDLL | None:
     try:
         library = load_code(build(os.environ.get("CXX") or "g++"))
         norms, scale = library.adagc_squared_norms, library.adagc_scale
-    except (
-        AttributeError,
-        OSError,
-        ValueError,
-        subprocess.CalledProcessError,
-    ) as error:
+    except (AttributeError, OSError, ValueError, CalledProcessError) as error:
         said = getattr(error, "stderr", None) or b""
         reason = f"{error} {said.decode(errors='replace')[-500:]}".strip()
-        logger.warning(
-            "the compiled loops cannot be used (%s): the clip uses Paddle's "
-            "operators. The loops need a C++ compiler, such as g++",
-            reason,
-        )
+        logger.warning("no compiled loops for CPUs, which need g++: %s", reason)
         _FAILED.append(reason)
         return None
     norms.restype = scale.restype = None

@@ -15,10 +15,8 @@ from paddle.distributed.fleet.meta_parallel.sharding import group_sharded_stage3
 try:
     from paddle.distributed.fleet.base.topology import EPHybridCommunicateGroup
 except ImportError as error:
-    raise ImportError(
-        f"Paddle {paddle.__version__} is installed here; paddle_adagc needs "
-        "Paddle 3.1 to 3.3"
-    ) from error
+    text = f"paddle_adagc needs Paddle 3.1 to 3.3, not {paddle.__version__}"
+    raise ImportError(text) from error
 
 T = TypeVar("T")
 

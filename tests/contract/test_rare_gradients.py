@@ -44,6 +44,28 @@ def test_two_gradients_in_one_memory_are_refused(follows):
     assert clip.num_steps == follows
 
 
+class Transposed(paddle.autograd.PyLayer):
+    """`a + b.t()`, whose second gradient is a view of the first."""
+
+    @staticmethod
+    def forward(context, a, b):
+        return a + b.t()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient, gradient.t()
+
+
+@pytest.mark.parametrize("shape", [[4, 3], [1, 5]])
+def test_a_gradient_and_its_transpose_in_one_memory_are_refused(shape):
+    a, b = make_parameters([shape, shape[::-1]])
+    clip = ClipGradByAdaGC(t_start=0)
+    optimizer = paddle.optimizer.SGD(1.0, parameters=[a, b], grad_clip=clip)
+    Transposed.apply(a, b).sum().backward()
+    with pytest.raises(ValueError, match="same memory"):
+        optimizer.step()
+
+
 def test_parameter_groups_are_known_within_shard_optimizer():
     groups = make_parameters([[2], [3]])
     found = []

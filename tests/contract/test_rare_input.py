@@ -9,12 +9,19 @@ import re
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import paddle
 import pytest
 from core.integrations.trainers import clipping
 from helpers import run_python
 
-from paddle_adagc import ClipGradByAdaGC, load_state, run, save_state
+from paddle_adagc import (
+    ClipGradByAdaGC,
+    load_state,
+    run,
+    save_state,
+    spike_score,
+)
 from paddle_adagc.optimizer import clip_of
 from paddle_adagc.run.process import Process
 from paddle_adagc.watch import Record, read_record
@@ -256,3 +263,29 @@ def test_the_last_line_names_a_record_where_it_is(
     process._say_what_was_done()
     assert "adagc-report 'my own'" in capsys.readouterr().err
     record.close()
+
+
+def test_losses_in_bfloat16_keep_their_fractions():
+    losses = np.random.default_rng(0).normal(3.0, 0.1, 1200)
+    losses[1100] = 4.6
+    half = [paddle.to_tensor(x).astype("bfloat16") for x in losses]
+    assert spike_score(half).indices.tolist() == [1100]
+    half[600] = paddle.to_tensor(float("nan"), "bfloat16")
+    assert spike_score(half).indices.tolist() == [600, 1100]
+    with pytest.raises(TypeError, match="uint16"):  # the bits
+        spike_score(paddle.to_tensor(losses).astype("bfloat16"))
+
+
+def test_prefixes_may_end_in_a_dot():
+    inner, optimizer, clip = make_training()
+    clip.bind(inner)
+    inner(paddle.ones([1, 4])).mean().backward()
+    optimizer.step()
+    state = clip.state_dict()
+    wrapped = ClipGradByAdaGC()
+    wrapped.bind(paddle.nn.Sequential(("model", inner)))
+    wrapped.set_state_dict(state, rename={"": "model."})
+    back = ClipGradByAdaGC()
+    back.bind(inner)
+    back.set_state_dict(wrapped.state_dict(), rename={"model.": ""})
+    assert back.state_dict()["gamma"] == state["gamma"]

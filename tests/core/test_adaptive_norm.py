@@ -63,6 +63,15 @@ def test_one_process(tmp_path, protocol, steps):
     assert gammas(clip).tolist() == [0.5, 0.25]
 
 
+def test_norms_of_bfloat16_gradients_are_read(tmp_path):
+    clip, names = bound_clip()
+    norm = paddle.to_tensor(0.3, "bfloat16")
+    theirs = {name: {"norm_value": norm} for name in names.values()}
+    paddle.save({**state_of({}), **theirs}, str(tmp_path / FILE))
+    found = load_adaptive_norm(clip, tmp_path)["gamma"]
+    assert {*found.values()} == {norm.item()}
+
+
 @pytest.mark.parametrize("norm", [0.0, math.nan, math.inf, -1.0])
 def test_units_and_what_is_no_norm_start_anew(tmp_path, norm, caplog):
     model = paddle.nn.Linear(4, 4)
@@ -137,8 +146,13 @@ def test_a_clip_that_is_not_bound_is_named(tmp_path):
     [
         ({0: 0.5, 1: 0.5}, 2, 0.5),
         ({}, 2, "no adaptivenorm_clip_state"),
-        ({"": 0.5}, 2, "1 processes saved it, and this run has 2"),
-        ({0: 0.5, 1: 0.5}, 1, "2 processes saved it, and this run has 1"),
+        ({"": 0.5}, 2, "a single process saved it, and this run has 2"),
+        (
+            {0: 0.5, 1: 0.5},
+            1,
+            "process 1 of several saved it, and this run has 1",
+        ),
+        ({0: 0.5}, 1, "process 0 of several saved it, and this run has 1"),
         ({0: 0.5, 2: 0.5}, 4, "rank 1, 3 of 4 has no file"),
         ({0: 0.5, 1: 0.6}, 2, "norm_value of bias is 0.6.* on rank 1, and 0.5"),
         ({0: 0.5, 1: {"steps": 99}}, 2, "do not belong together"),

@@ -21,7 +21,7 @@ BAD = [
     *map(number("beta"), (1.0, 1 - 1e-9, -0.1, np.nan)),
     *map(number("lambda_abs"), (0.0, 1e-50, 1e39)),
     number("t_start")(-1),
-    ({"t_start": 2**63}, ValueError, "t_start must be at most 922.* .int64"),
+    ({"t_start": 2**63}, ValueError, "t_start must be at most 2..63 - 1"),
     ({"t_start": 10**900}, ValueError, r"got about 2\*\*2990"),
     number("init")("zeros"),
     number("nonfinite")("ignore"),
