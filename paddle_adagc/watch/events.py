@@ -194,20 +194,14 @@ def at_step(
 
 
 def _alarms(run: RecordedRun) -> Iterator[Event]:
-    """Take alarms of what began, of which the record has the numbers.
-
-    They are shifts where the record's thread has seen that they last.
-    """
+    """Take alarms of which the record has the numbers."""
     rows = {row["step"]: row for row in run.rows}
-    shifts = [a for a in run.alarms if a["kind"] == "shift"]
-    lasting = {(alarm["series"], alarm["step"]) for alarm in shifts}
     for alarm in run.alarms:
         numbers: list[Any] = [alarm.get(x) for x in ("value", "usual", "bound")]
         value = rows.get(alarm["step"], {}).get(alarm["series"])
         has_begun = alarm["kind"] in ("spike", "nan")
         if has_begun and all(map(is_number, [value, *numbers])):
             kind, series, step = (alarm[x] for x in ("kind", "series", "step"))
-            kind = "shift" if (series, step) in lasting else kind
             yield Event(kind, series, step, *numbers)
 
 
@@ -243,7 +237,7 @@ def _last(known: Known, event: Event) -> int:
     if event.kind != "nan":
         is_high |= values > event.bound
     highs = np.flatnonzero(is_high & (steps >= event.step))
-    if event.kind == "shift":  # after that it is usual
+    if event.kind == "spike" and event.series in RULES:  # then it is usual
         highs = highs[highs < np.searchsorted(steps, event.step) + WINDOW]
     if not len(highs):
         return event.step

@@ -36,7 +36,7 @@ RULES = {
     "loss": (6.0, math.log(1.1)),
     "global_grad_norm": (8.0, math.log(5.0)),
 }
-"""Series in which spikes and shifts are found. A value is abnormal that is so
+"""Series in which spikes are found. A value is abnormal that is so
 many deviations, and so far in logarithms or relative to usual, above usual."""
 
 
@@ -45,8 +45,7 @@ class Event:
     """Something abnormal that began in a step."""
 
     kind: str
-    """``"spike"``, where it begins; ``"shift"``: it has not come back for 64
-    steps; ``"nan"``: the loss is not finite."""
+    """``"spike"``; ``"nan"``: the loss is not finite."""
 
     series: str
     """Name of the number, such as ``"loss"``."""
@@ -73,8 +72,6 @@ class Event:
         said = f"{where}{self.series} {self.value:.4g}"
         if math.isfinite(self.usual):
             said += f" (usual {self.usual:.4g})"
-        if self.kind == "shift":
-            said += f"; most of the {WINDOW} steps since were abnormal, too"
         return said
 
 
@@ -104,7 +101,7 @@ class Judge:
                 ``global_grad_norm``, ``nonfinite``.
 
         Returns:
-            What began in this step, or proved lasting in it.
+            What began in this step.
         """
         found: list[Event] = []
         is_part = numbers.get("nonfinite", 0) > 0  # the norm of finite tensors
@@ -148,7 +145,8 @@ class _Series:
 
     def add(self, step: int, value: float) -> Event | None:
         if self._open is not None:
-            return self._follow(self._open, value)
+            self._follow(self._open, value)
+            return None
         self._age += 1
         self._steps.append(step)
         self._recent.append(value)
@@ -182,24 +180,19 @@ class _Series:
         self._recent.clear()
         return self._open
 
-    def _follow(self, event: Event, value: float) -> Event | None:
+    def _follow(self, event: Event, value: float) -> None:
         """Wait until the series is back, or has not been for a window."""
         self._since.append(value)
         self._num_calm = 0 if value > event.bound else self._num_calm + 1
         is_over = self._num_calm >= EVENT_GAP
         if not is_over and len(self._since) < WINDOW:
-            return None
-        highs = sum(x > event.bound for x in self._since)
-        is_shift = not is_over and highs > WINDOW / 2
-        if is_shift:
-            self._values.clear()
-        kept = self._since
-        if is_over and highs > EVENT_GAP // 3:
+            return
+        kept = self._since  # 64 values replace all before
+        if is_over and sum(x > event.bound for x in kept) > EVENT_GAP // 3:
             kept = [x for x in kept if x <= event.bound]
         self._values.extend(kept)
         self._usual = self._older = Usual()
         self._open, self._age = None, WINDOW
-        return dataclasses.replace(event, kind="shift") if is_shift else None
 
 
 class Usual(NamedTuple):

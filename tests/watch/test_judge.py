@@ -42,7 +42,7 @@ FOUND = {
     ),
     "twice what it was, for good": (
         changed(300, [(LAST, 2)]),
-        [("spike", 201), ("shift", 201)],
+        [("spike", 201)],
     ),
     "in a steep descent": (
         np.where(np.arange(300) == 30, 3, 1) * DESCENT * noisy(300, 1.0),
