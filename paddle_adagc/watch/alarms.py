@@ -98,24 +98,20 @@ class Alarms:
         return events
 
     def _say_all(self, events: Sequence[Event], now: int) -> None:
-        """Say a line for each kind of a step's events.
+        """Say what began, in a line, under the kind of its first event.
 
-        An alarm of the norm does not count as one of the loss.
+        NaN comes first, and loss before norm, so no norm silences a loss.
         """
-        texts: dict[str, list[str]] = {}
-        names: dict[str, str] = {}
-        for event in events:
-            if event.kind == "nan" and event.step == self._nonfinite:
-                continue
-            names.setdefault(event.kind, f"{event.series} {event.kind}")
-            mine = texts.setdefault(event.kind, [])
-            where = f"step {event.step}: " if mine else ""
-            mine.append(event.text.removeprefix(where))
-        if "spike" in texts:
-            first = min(e.step for e in events if e.kind == "spike")
-            texts["spike"] += self._named(first, now)
-        for kind, found in texts.items():
-            self._say(names[kind], "; ".join(found))
+        said = "nan", self._nonfinite
+        mine = [e for e in events if (e.kind, e.step) != said]
+        mine.sort(key=lambda event: event.kind)
+        if not mine:
+            return
+        where = f"; step {mine[0].step}: "
+        text = "; ".join(e.text for e in mine).replace(where, "; ")
+        if spikes := [e.step for e in mine if e.kind == "spike"]:
+            text = "; ".join([text, *self._named(min(spikes), now)])
+        self._say(f"{mine[0].series} {mine[0].kind}", text)
 
     def _named(self, first: int, last: int) -> list[str]:
         """Name the tensors that left their usual norms."""
