@@ -40,8 +40,6 @@ _NUM_NAMED = 3
 class Alarms:
     """Judges each step by the ones before, and says what began in it.
 
-    One line of a kind in an hour, then how many there were.
-
     Args:
         start: First step.
         past: What earlier sessions have recorded.
@@ -58,7 +56,6 @@ class Alarms:
         self.events: list[Event] = []
         self._on_alarm = on_alarm
         self._last_line: dict[str, float] = {}
-        self._more: dict[str, int] = {}
         self._judge, self._last = Judge(), start - 1
         self._nonfinite: int | None = None  # a step whose loss was seen
         self._keys: dict[str, int] = {}
@@ -133,10 +130,9 @@ class Alarms:
         self._say("loss nan", f"step {step}: loss {loss}")
 
     def _say(self, kind: str, line: str) -> None:
-        """Pass a line on, or count it; warn if nobody takes it."""
+        """Pass a line on, one of a kind in an hour; warn if it fails."""
         now = time.monotonic()
         if now - self._last_line.get(kind, -math.inf) < _EVERY_SECONDS:
-            self._more[kind] = self._more.get(kind, 0) + 1
             return
         self._last_line[kind] = now
         logger.warning("alarm: %s", line)
@@ -147,16 +143,6 @@ class Alarms:
                 run_command(self._on_alarm, line)
         except Exception as error:
             warn(f"an alarm was not passed on: {error}")
-
-    def count(self, is_over: bool = False) -> None:
-        """Say how many more there were, once their hour is over."""
-        now = time.monotonic()
-        for kind, number in [*self._more.items()]:
-            if is_over or now - self._last_line[kind] >= _EVERY_SECONDS:
-                del self._more[kind]
-                logger.warning(
-                    "alarm: %d more of kind %r came since", number, kind
-                )
 
 
 def run_command(command: str, line: str) -> None:

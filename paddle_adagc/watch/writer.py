@@ -163,7 +163,6 @@ class Writer:
                 is_over = is_over and self._is_too_late()
             except Exception as error:
                 self.error = error
-        self.alarms.count(is_over=True)
         if store is not None:
             store.close()
 
@@ -176,8 +175,7 @@ class Writer:
             while True:
                 self._queue.get_nowait()()
         except queue.Empty:
-            self.alarms.count()
-        return is_over
+            return is_over
 
     def _judge(self, steps: Steps) -> None:
         alarms = [*map(dataclasses.asdict, self.alarms.judge(steps))]
