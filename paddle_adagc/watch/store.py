@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import secrets
 import sqlite3
@@ -323,21 +322,5 @@ def last_step(directory: str | os.PathLike[str]) -> int:
 
 
 def to_json(value: Any) -> str:
-    """Return strict JSON: NaN and Infinity become their names, as text."""
-    try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False)
-    except ValueError:
-        plain = _named(value)
-        return json.dumps(plain, separators=(",", ":"), allow_nan=False)
-
-
-def _named(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        if math.isnan(value):
-            return "NaN"
-        return "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
-        return {name: _named(x) for name, x in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [*map(_named, value)]
-    return value
+    """Return JSON with Python's names of NaN and Infinity."""
+    return json.dumps(value, separators=(",", ":"))
