@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from paddle_adagc.watch.tensors import medians
+
 Factors = Callable[[np.ndarray, Sequence[str]], np.ndarray | None]
 """Norms ``[num_steps, num_tensors]`` and names of the tensors -> factors of the
 clip that acts; None: the norms do not say them."""
@@ -114,19 +116,13 @@ def _of_factors(
 ) -> dict[str, np.ndarray]:
     """Return numbers of each step, ``[num_steps]``, from what is known."""
     known = known & ~np.isnan(h)
-    count = known.sum(1)
-    ascending = np.sort(np.where(known, h, np.inf), 1)
-    rows, middle = np.arange(len(h)), np.maximum(count, 1)
-    low, high = (middle - 1) // 2, middle // 2
-    median = np.full(len(h), np.nan)
-    if h.shape[1]:
-        median = (ascending[rows, low] + ascending[rows, high]) / 2
+    count, table = known.sum(1), np.where(known, h, np.nan)
     left = np.where(known, h, 0) * norm
     numbers = {
         "clipped_grad_norm": np.sqrt(np.sum(left**2, 1)),
-        "clipped_fraction": ((h < 1) & known).sum(1) / middle,
-        "h_min": ascending.min(1, initial=np.inf),
-        "h_median": median,
+        "clipped_fraction": (table < 1).sum(1) / np.maximum(count, 1),
+        "h_min": np.fmin.reduce(table, 1, initial=np.inf),
+        "h_median": medians(table.T),
     }
     return {n: np.where(count == 0, np.nan, x) for n, x in numbers.items()}
 
