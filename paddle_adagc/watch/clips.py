@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-import time
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -159,15 +158,12 @@ class Clips:
         """Return the facts of a session, as JSON values."""
         optimizer, model = self.optimizer, self.model
         facts = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "clip": _description(self.acting),
             "shadow": self.shadow and _description(self.shadow),
             "optimizer": type(optimizer).__name__,
             "optimizer_name": getattr(optimizer, "_name", None),
             "model": None if model is None else type(model).__name__,
             "shares_loss_with": sorted(self.shared),
-            "num_ranks": dist.get_world_size(),
-            "paddle": paddle.__version__,
         }
         beta2 = getattr(optimizer, "_beta2", None)
         return facts | ({"beta2": beta2} if isinstance(beta2, float) else {})

@@ -32,8 +32,7 @@ from paddle_adagc.watch.store import (
 
 _OLD_FLOATS = ("NaN", "Infinity", "-Infinity")  # they once were texts
 _KINDS = (
-    *("finished", "exception", "signal", "disk", "rank", "replaced"),
-    *("running", "unknown"),
+    *("finished", "exception", "signal", "disk", "rank", "replaced", "unknown"),
 )
 _LOCK_SECONDS = 10.0
 _LARGEST = sys.float_info.max
@@ -55,7 +54,7 @@ class Session:
     """Counts from 1."""
 
     facts: dict[str, Any]
-    """Time, clip, shadow, optimizer, model, versions."""
+    """Clip, shadow, optimizer, model."""
 
     start: int
     """Its first step."""
@@ -322,7 +321,7 @@ def _ending(
         found |= _object(text)
         if found.get("kind") not in _KINDS:
             raise ValueError(f"an end {found.get('kind')!r:.40}")
-    if found.get("kind") in (None, "running"):
+    else:
         is_fresh = since < FRESH_SECONDS
         found["kind"] = "running" if is_fresh else "unknown"
         found |= {"time": heard, "seconds_since": since}

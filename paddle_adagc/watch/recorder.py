@@ -332,7 +332,7 @@ class Record(Recording):
         self.flush()
         self._stop("finished", "", CLOSE_SECONDS)
 
-    def leave(self, error: BaseException | None = None) -> None:
+    def leave(self, error: BaseException) -> None:
         """Write this rank's steps, and stop recording.
 
         It does not ask the other ranks, who may be gone.
@@ -340,9 +340,7 @@ class Record(Recording):
         Args:
             error: The exception that ends the run.
         """
-        kind = "unknown" if error is None else "exception"
-        text = "the record was left" if error is None else described(error)
-        self._leave(kind, text)
+        self._leave("exception", described(error))
 
 
 def record_of(optimizer: Any) -> Record | None:

@@ -22,11 +22,6 @@ from paddle_adagc.watch.losses import forget_losses
 from paddle_adagc.watch.observe import parameters_of
 from paddle_adagc.watch.recorder import Record
 
-Where = bool | str | os.PathLike[str]
-"""Folder of a record; True: the default one; False: no record."""
-
-StopOn = Literal["nan"] | None
-
 _OF_LAST_STEP = (
     *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
     *("h_min", "h_median", "nonfinite", "shadow_clipped_fraction"),
@@ -62,7 +57,8 @@ class TrainerRecord:
     """The record of a Trainer's run; every rank calls each method.
 
     Args:
-        where: The default is ``record`` in the Trainer's ``output_dir``.
+        where: Folder of the record; True: ``record`` in the Trainer's
+            ``output_dir``; False: no record.
         shadow: See :class:`.Record`, as for the others.
 
     Raises:
@@ -71,10 +67,10 @@ class TrainerRecord:
 
     def __init__(
         self,
-        where: Where = True,
+        where: bool | str | os.PathLike[str] = True,
         shadow: ClipGradBase | bool | None = None,
         skip_above: float | None = None,
-        stop_on: StopOn = None,
+        stop_on: Literal["nan"] | None = None,
         on_alarm: OnAlarm = None,
     ) -> None:
         if not isinstance(where, (bool, str, os.PathLike)):

@@ -105,7 +105,6 @@ def test_what_a_resumed_run_supersedes_is_kept_and_said(tmp_path):
     assert [s.superseded_from for s in run.sessions] == [221, None]
     assert page["verdict"]["kind"] == "calm"
     assert any("resumed at step 221" in note for note in page["notes"])
-    assert page["num_sessions"] == 2
 
 
 def test_a_run_that_starts_anew_names_the_earlier_one(tmp_path):
