@@ -65,13 +65,6 @@ _IS_NEAR = (
 )
 
 
-_LAST_STEP = """
-SELECT MAX(start - 1, IFNULL(
-    (SELECT MAX(step) FROM steps WHERE session = number), 0))
-FROM sessions ORDER BY number DESC LIMIT 1
-"""
-
-
 class Replaced(RuntimeError):
     """A newer session has begun to write to the record."""
 
@@ -304,21 +297,6 @@ def check_tables(file: sqlite3.Connection, path: Path) -> None:
     version = file.execute(query).fetchone()
     if version != (VERSION,):
         raise ValueError(f"{path} has version {version!r:.40}, not {VERSION}")
-
-
-def last_step(directory: str | os.PathLike[str]) -> int:
-    """Return the last step of a record that counts; 0: there is none.
-
-    It reads that alone, and may be asked while the training writes.
-    """
-    path = (Path(directory) / FILE).absolute()
-    try:
-        source = f"{path.as_uri()}?mode=rw"
-        with contextlib.closing(sqlite3.connect(source, uri=True)) as file:
-            found = file.execute(_LAST_STEP).fetchone()
-    except sqlite3.DatabaseError:  # none yet, or no record
-        return 0
-    return int(found[0]) if found else 0
 
 
 def to_json(value: Any) -> str:

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import numpy as np
 from adagc_lab.storage import FolderLock, atomic_write_json
 from paddle_adagc.files import make_directory
 from paddle_adagc.watch import RecordedRun, read_record
-from paddle_adagc.watch.store import last_step
+from paddle_adagc.watch.store import FILE
 
 RECORD = "record"
 """Folder of the library's record in a run's."""
@@ -34,9 +35,26 @@ CLIP_H, MOMENTS = "clip_h", ("moment1", "moment2")
 (the record's own is AdaGC's), and the norms of Adam's moments."""
 
 
+_LAST_STEP = """
+SELECT MAX(start - 1, IFNULL(
+    (SELECT MAX(step) FROM steps WHERE session = number), 0))
+FROM sessions ORDER BY number DESC LIMIT 1
+"""
+
+
 def num_steps(directory: str | os.PathLike[str]) -> int:
-    """Return the number of steps that a run has recorded."""
-    return last_step(Path(directory) / RECORD)
+    """Return the number of steps that a run has recorded.
+
+    It reads that alone of a record that may be large, and still written.
+    """
+    path = (Path(directory) / RECORD / FILE).absolute()
+    try:
+        source = f"{path.as_uri()}?mode=rw"
+        with contextlib.closing(sqlite3.connect(source, uri=True)) as file:
+            found = file.execute(_LAST_STEP).fetchone()
+    except sqlite3.DatabaseError:  # none yet, or no record
+        return 0
+    return int(found[0]) if found else 0
 
 
 def read_run_json(directory: str | os.PathLike[str]) -> dict[str, Any]:
