@@ -89,13 +89,11 @@ def _replay(arguments: Sequence[str]) -> int:
     add = parser.add_argument
     said = "columns step, tensor, norm, or step and one column for each tensor"
     add("norms", type=Path, metavar="CSV", help=said)
-    said = "use only tensors with this text in their names"
-    add("--match", default="", metavar="TEXT", help=said)
     said = "arguments of AdaGC, such as lambda_rel=1.2,init=warmup_ema"
     add("--settings", default="", metavar="CASE", help=said)
     options = parser.parse_args(arguments)
     settings = Settings.of(options.settings)
-    found = read_norms(options.norms, options.match)
+    found = read_norms(options.norms)
     print("\n".join(map(printable, replay_lines(*found, settings))))
     return 0
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,21 +125,15 @@ def _row(case: str, *series: np.ndarray) -> dict[str, Any]:
     return row
 
 
-_STEP = ("step", "_step", "global_step", "iteration", "iter", "trainer/step")
-_TENSOR = ("tensor", "name", "tag", "key", "parameter", "param")
-_NORM = ("norm", "value", "grad_norm")
+_FORMS = "step, tensor, norm; or step, and a column for each tensor"
 _NUM_SHOWN = 8
 
 
-def read_norms(
-    path: Path, match: str = ""
-) -> tuple[np.ndarray, list[str], np.ndarray]:
+def read_norms(path: Path) -> tuple[np.ndarray, list[str], np.ndarray]:
     """Read norms before the clip, a value per step and tensor.
 
-    Either three columns, step, tensor and norm (``step``, ``tag``, ``value`` of
-    a TensorBoard export, too), or a column for each tensor beside the step's,
-    as W&B writes them; its ``__MIN`` and ``__MAX`` columns are left out. Only
-    tensors with ``match`` in their names are read.
+    The columns are step, tensor and norm; or step and one for each tensor, as
+    W&B writes them, whose ``__MIN`` and ``__MAX`` columns are left out.
 
     Returns:
         Steps, names, and norms ``[num_steps, num_tensors]``; NaN where missing.
@@ -148,57 +142,35 @@ def read_norms(
         ValueError: The file has no such columns, or a value is no number.
     """
     found: dict[int, dict[str, float]] = {}
-    names: dict[str, int] = {}
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file)
-        head = [name.strip() for name in next(reader, [])]
+        reader = csv.DictReader(file)
+        head = [name.strip() for name in reader.fieldnames or ()]
+        head = ["step" if name == "Step" else name for name in head]
+        reader.fieldnames = head
+        ends = "__MIN", "__MAX"
+        names = [x for x in head if x != "step" and not x.endswith(ends)]
         try:
-            for step, name, text in _cells(head, reader):
-                if match in name:
-                    value = float(text)
-                    value = math.inf if math.isnan(value) else value
-                    found.setdefault(step, {})[name] = value
-                    names.setdefault(name, len(names))
+            if "step" not in head:
+                raise ValueError("no column is named step")
+            for cells in reader:
+                row = {name: cells[name] for name in names}
+                if {"tensor", "norm"} <= row.keys():
+                    row = {row["tensor"]: row["norm"]}
+                known = {n: float(x) for n, x in row.items() if x}
+                known = {n: x if x == x else math.inf for n, x in known.items()}
+                if known:
+                    found.setdefault(int(cells["step"] or ""), {}).update(known)
         except ValueError as error:
-            where = f"{path}, line {reader.line_num}"
-            raise ValueError(f"{where}: {error}") from None
-    if not found:
-        raise ValueError(f"{path} has no norms of tensors named like {match!r}")
+            raise ValueError(
+                f"{path}, line {reader.line_num}: {error}; the columns are "
+                f"{', '.join(head)[:200]}, and have to be {_FORMS}"
+            ) from None
+    names = [*dict.fromkeys(name for row in found.values() for name in row)]
+    if not names:
+        raise ValueError(f"{path} has no norms of tensors")
     steps = sorted(found)
-    norms = np.full((len(steps), len(names)), np.nan)
-    for row, step in zip(norms, steps, strict=True):
-        for name, value in found[step].items():
-            row[names[name]] = value
-    return np.array(steps), [*names], norms
-
-
-def _cells(
-    head: Sequence[str], rows: Iterator[list[str]]
-) -> Iterator[tuple[int, str, str]]:
-    """Yield step, name of the tensor, and the norm as it stands there."""
-    small = [name.lower() for name in head]
-    at, tensor, norm = (
-        next((small.index(name) for name in names if name in small), None)
-        for names in (_STEP, _TENSOR, _NORM)
-    )
-    if at is None:
-        raise ValueError(
-            "there is no column named step, iteration or the like: the columns "
-            f"are {', '.join(head[:8])[:200]}"
-        )
-    for cells in rows:
-        named = dict(zip(head, cells, strict=False))
-        step = named.pop(head[at], "").strip()
-        if not step:
-            continue
-        if not 0 <= float(step) < 2**53:
-            raise ValueError(f"{step[:40]!r} is no step")
-        if tensor is not None and norm is not None:
-            key = named.get(head[tensor], "")
-            named = {key: named.get(head[norm], "")}
-        for name, text in named.items():
-            if text.strip() and not name.endswith(("__MIN", "__MAX")):
-                yield int(float(step)), name, text
+    norms = [[found[i].get(name, math.nan) for name in names] for i in steps]
+    return np.array(steps), names, np.array(norms)
 
 
 def replay_lines(

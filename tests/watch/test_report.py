@@ -292,7 +292,7 @@ KEYS = [f"layers.{i}.weight" for i in range(8)]
 
 def csv_of(norms, kind):
     if kind == "long":
-        yield "iteration,tensor,norm"
+        yield "step,tensor,norm"
     else:
         yield "Step," + ",".join(f"run - {k},run - {k}__MIN" for k in KEYS)
     for step, row in enumerate(norms.tolist(), 1):
@@ -323,11 +323,12 @@ def test_norms_of_any_trainer_are_replayed(kind, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no column named step"),
-        ("a,b\n1,2", "no column named step"),
+        ("", "no column is named step"),
+        ("a,b\n1,2", "columns are a, b, and have to be step, tensor, norm; or"),
+        ("step,tag,value\n1,a,2", "columns are step, tag, value, and have"),
         ("step,a\n1,x", "line 2: could not convert string to float: 'x'"),
         ("step,a\n", "no norms of tensors"),
-        ("step,a\nnan,1", "line 2: 'nan' is no step"),
+        ("step,a\nnan,1", "line 2: invalid literal for int()"),
         ("step,a\n1," + "9" * 200_000, "field larger than field limit"),
     ],
 )
