@@ -14,8 +14,9 @@ from paddle_adagc.files import is_finished
 from paddle_adagc.watch.events import Happening
 from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.replay import Settings
+from paddle_adagc.watch.tensors import layer_of
 from paddle_adagc.watch.text import digits
-from paddle_adagc.watch.verdict import clip_of
+from paddle_adagc.watch.verdict import MOST, clip_of
 
 _OFTEN = 3  # events of the loss, although each came back
 _MOST_SKIPPED = 10
@@ -62,10 +63,10 @@ def _about(
     suffers = lasts or recurs or is_new
     if lasts or is_new:
         yield _return(run, event)
-    if event.cause == "rate":
-        if suffers or event.clues[3]:
+    if event.rate is not None:
+        if suffers or event.rate[3]:
             text = "Lower the learning rate."
-            if event.clues[3]:
+            if event.rate[3]:
                 text = "Find out why the learning rate rose."
             yield _advice("rate", text)
         return
@@ -89,9 +90,11 @@ def _about(
             f"{text} by the Trainer's setting:",
             _intervals(batches[-_MOST_SKIPPED:]),
         )
-    is_local = event.cause in ("tensor", "layer")
+    finding = event.finding
+    is_local = len({layer_of(g.key) for g in finding.guilty}) == 1
+    is_local &= finding.share < MOST
     if is_local and (lasts or event.kind == "norm shift"):
-        names = ", ".join(g.key for g in event.finding.guilty[:3])
+        names = ", ".join(g.key for g in finding.guilty[:3])
         yield _advice("look", f"Find out what is special about {names}.")
     left, its = event["left"], event["shadow_left"]
     if event.has_loss and (lasts or recurs) and left > _MUCH * its:
@@ -109,8 +112,8 @@ def _intervals(batches: Sequence[Happening]) -> str:
 
 def _return(run: RecordedRun, event: Happening) -> Advice:
     first = min([event.first, *(g.onset for g in event.finding.guilty)])
-    if event.cause == "rate":
-        first = min(first, event.clues[0])
+    if event.rate is not None:
+        first = min(first, event.rate[0])
     text = f"Return to the last checkpoint before step {first:,}."
     if event.losses.is_over is None:
         text = f"If the loss stays high, r{text[1:]}"

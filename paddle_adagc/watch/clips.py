@@ -157,7 +157,7 @@ class Clips:
     def facts(self) -> dict[str, Any]:
         """Return the facts of a session, as JSON values."""
         optimizer, model = self.optimizer, self.model
-        facts = {
+        return {
             "clip": _description(self.acting),
             "shadow": self.shadow and _description(self.shadow),
             "optimizer": type(optimizer).__name__,
@@ -165,8 +165,6 @@ class Clips:
             "model": None if model is None else type(model).__name__,
             "shares_loss_with": sorted(self.shared),
         }
-        beta2 = getattr(optimizer, "_beta2", None)
-        return facts | ({"beta2": beta2} if isinstance(beta2, float) else {})
 
 
 def _does_same(clip: Any, other: Any) -> bool:

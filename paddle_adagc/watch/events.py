@@ -16,6 +16,7 @@ import numpy as np
 
 from paddle_adagc.watch.judge import (
     EVENT_GAP,
+    FIRST_JUDGED,
     RULES,
     WINDOW,
     Event,
@@ -31,6 +32,7 @@ _BACK, _HIGHER = 2.0, 3.0
 all later ones are, if the loss has not come back."""
 
 _LEAST = 0.01  # of the mean before; less is no harm
+_RATE_STEPS = 32  # before an event, in which the learning rate may have risen
 _NORMS_STEPS = 64  # of an event, in which its norms are looked at
 
 Known: TypeAlias = Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -116,9 +118,8 @@ class Happening:
     is_thinned: bool = False
     """Whether the record lacks the tensors' norms of some of these steps."""
 
-    cause: str = ""
-    clues: tuple[Any, ...] = ()
-    """See :func:`.find_cause`."""
+    rate: tuple[int, float, float, int, float] | None = None
+    """See :func:`rate_change`."""
 
     numbers: dict[str, float] = dataclasses.field(default_factory=dict)
     """``loss``, the highest one; ``excess``: loss over the mean before, summed
@@ -179,6 +180,7 @@ def find_events(run: RecordedRun) -> list[Happening]:
         _look_at_loss(run, event, is_calm, until)
         _look_at_norms(run, event, is_calm)
         is_calm &= _calm_steps(run, [event])
+        event.rate = rate_change(run, event)
     return events
 
 
@@ -190,6 +192,7 @@ def at_step(
     is_calm = _calm_steps(run, events)
     _look_at_loss(run, found, is_calm, step + 1)
     _look_at_norms(run, found, is_calm)
+    found.rate = rate_change(run, found)
     return found
 
 
@@ -369,3 +372,28 @@ def _look_at_norms(
         guilty = [g for g in finding.guilty if math.isinf(g.norm)]
         finding = dataclasses.replace(finding, guilty=guilty)
     found.finding = finding
+
+
+def rate_change(
+    run: RecordedRun, event: Happening
+) -> tuple[int, float, float, int, float] | None:
+    """Return a jump of the learning rate just before an event, if there is one.
+
+    Returns:
+        Step, the rate before it, the highest one up to the event's last step;
+        then the step from which on it was no higher than before, and the rate
+        there, or 0, 0.
+    """
+    step, rate = run.step, run.column("learning_rate")
+    place = int(np.searchsorted(step, event.first))
+    for at in range(max(FIRST_JUDGED, place - _RATE_STEPS), place + 1):
+        before = float(rate[at - 1])
+        if not rate[at] > 1.3 * before > 0:
+            continue
+        highest = float(rate[at:][step[at:] <= event.last].max())
+        back = at + int(np.flatnonzero(rate[at:] > 1.1 * before)[-1]) + 1
+        known = 0, 0.0
+        if back < len(rate) and rate[back] > 0:
+            known = int(step[back]), float(rate[back])
+        return int(step[at]), before, highest, *known
+    return None

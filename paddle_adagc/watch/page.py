@@ -21,7 +21,6 @@ import numpy as np
 
 from paddle_adagc.files import atomic_write
 from paddle_adagc.watch.advice import advise
-from paddle_adagc.watch.causes import find_cause
 from paddle_adagc.watch.events import Happening, at_step, find_events
 from paddle_adagc.watch.folder import folders_beside
 from paddle_adagc.watch.reading import RecordedRun
@@ -58,8 +57,6 @@ def judge_run(
     events = find_events(run)
     if step is not None:
         events = [at_step(run, step, events)]
-    for event in events:
-        event.cause, event.clues = find_cause(run, event, events)
     worst = max(events, key=_severity, default=None)
     kept = sorted(events, key=_severity)[-_MAX_EVENTS:]
     kept.sort(key=lambda event: event.first)
@@ -110,8 +107,8 @@ def _as_json(run: RecordedRun, event: Happening) -> dict[str, Any]:
         h = run.tensors("h", np.array([place]))[0, run.keys.index(one.key)]
         h = math.nan if event.skipped else h
         guilty.append({**dataclasses.asdict(one), "h": h})
-    losses = event.losses
-    names = ("kind", "first", "last", "peak", "cause")
+    losses, number = event.losses, len(event.finding.guilty)
+    names = ("kind", "first", "last", "peak")
     return {
         **{name: getattr(event, name) for name in names},
         **{name: event[name] for name in _NUMBERS},
@@ -121,7 +118,7 @@ def _as_json(run: RecordedRun, event: Happening) -> dict[str, Any]:
         "is_over": losses.is_over,
         "skipped": event.skipped,
         "is_known": event.finding.is_known,
-        "num_guilty": len(event.finding.guilty),
+        "num_guilty": number if number or event.finding.is_known else None,
         "guilty": guilty,
     }
 

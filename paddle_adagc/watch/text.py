@@ -11,7 +11,7 @@ _EVENTS = {
     "first step": "first",
     "last": "last",
     "kind": "kind",
-    "cause": "cause",
+    "tensors": "num_guilty",
     "loss": "loss",
     "norm": "norm",
     "norm left": "left",

@@ -11,23 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from paddle_adagc.watch.causes import MOST
 from paddle_adagc.watch.events import Happening, Span, is_number, slow_rise
 from paddle_adagc.watch.judge import FIRST_JUDGED
 from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.text import counted, digits
 
 _SOME = 0.3  # of the tensors
+MOST = 0.5
+"""Share of the tensors that is most of them."""
+
 _SPREADING = "propagate", "Gradient Clip By", ": none", ", none", ": None"
 """What describes a clip that lets NaN through, maybe of some tensors."""
-
-_CAUSES = {
-    "period": "Such an event recurs every {} steps.",
-    "stale": "The norm had been low for long, so the second moments had "
-    "forgotten such gradients.",
-    "all": "{} can do that, and so can the optimizer.",
-    "labels": "Wrong labels raise the loss alone, but so do other things.",
-}
 
 
 def verdict_of(run: RecordedRun, event: Happening | None) -> dict[str, Any]:
@@ -40,8 +34,9 @@ def verdict_of(run: RecordedRun, event: Happening | None) -> dict[str, Any]:
     Returns:
         ``kind``: that of the event, ``"calm"``, ``"slow rise"``, ``"short"``,
         or ``"stopped"`` where nothing but the end is to tell; ``lines``: what
-        happened, what the loss was before and after, who began it, why, and
-        how the run ended, as far as it is known; ``text``: all of them.
+        happened, what the loss was before and after, who began it, how the
+        learning rate rose, and how the run ended, as far as it is known;
+        ``text``: all of them.
     """
     is_well = run.end["kind"] in ("finished", "running")
     if event is not None:
@@ -49,7 +44,7 @@ def verdict_of(run: RecordedRun, event: Happening | None) -> dict[str, Any]:
         what = " ".join([*_what(run, event), *_norms(event)])
         did = " ".join(_losses(run, event))
         who = _nonfinite(run, event) if event.begins_with else _who(event)
-        lines = [what, did, " ".join([*who, _why(event)]).strip()]
+        lines = [what, did, " ".join([*who, *_rate(event)])]
     else:
         kind = "short" if len(run.step) <= FIRST_JUDGED else "calm"
         rise = slow_rise(run)
@@ -194,7 +189,7 @@ def _losses(run: RecordedRun, event: Happening) -> Iterator[str]:
         )
 
 
-# ---- who began it, and why --------------------------------------------------
+# ---- who began it ----------------------------------------------------------
 
 
 def _nonfinite(run: RecordedRun, event: Happening) -> Iterator[str]:
@@ -262,10 +257,12 @@ def _who(event: Happening) -> Iterator[str]:
         yield "The record lacks the tensors' norms of some of these steps."
 
 
-def _why(event: Happening) -> str:
-    if event.cause != "rate":
-        return _CAUSES.get(event.cause, "").format(*event.clues)
-    step, old, new, back, now = event.clues
-    text = f"The learning rate was {old:.3g} before step {step:,}, then up to "
-    text += f"{new:.3g}"
-    return text + (f", and {now:.3g} from step {back:,} on." if back else ".")
+def _rate(event: Happening) -> Iterator[str]:
+    """Say how the learning rate rose just before, if it did."""
+    if event.rate is not None:
+        step, old, new, back, now = event.rate
+        text = f"The learning rate was {old:.3g} before step {step:,}, then up "
+        text += f"to {new:.3g}"
+        yield text + (
+            f", and {now:.3g} from step {back:,} on." if back else "."
+        )

@@ -244,14 +244,16 @@ def test_the_advice_to_switch_has_all_of_the_shadow_s_settings(tmp_path):
 
 def test_a_page_without_norms_does_not_say_that_none_left_its_usual(tmp_path):
     folder = write_run(tmp_path, range(1, 301), [2.0] * 299 + [9.0])
-    assert make_page(folder)["events"][0]["is_known"] is True
+    (event,) = make_page(folder)["events"]
+    assert (event["is_known"], event["num_guilty"]) == (True, 0)
     rows = [
         {"step": s, "loss": 9.0 if s == 300 else 2.0} for s in range(1, 301)
     ]
     none = {name: np.zeros((300, 0), "f4") for name in ("norm", "gamma", "h")}
     ends = {"kind": "finished"}
     other = write(tmp_path / "b", Steps(rows, [], none), {}, ends)
-    assert make_page(other)["events"][0]["is_known"] is False
+    (event,) = make_page(other)["events"]
+    assert (event["is_known"], event["num_guilty"]) == (False, None)
 
 
 def test_a_resumed_run_that_made_no_step_hides_none(tmp_path):

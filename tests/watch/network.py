@@ -105,7 +105,6 @@ class Training:
             "shadow": None if self.adagc else SHADOW_TEXT,
             "optimizer": "AdamW",
             "model": "Net",
-            "beta2": self.adam.beta2,
         }
         return write(folder, self.recorded(rows), facts, ends)
 

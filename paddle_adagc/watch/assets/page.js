@@ -68,17 +68,18 @@ function overlay(pages) {
 
 function events(page) {
   add(main, "h2", "Events");
-  table(main, ["steps", "kind", "cause", "highest loss", "mean before",
-    "highest norm", "norm the clip left", "AdaGC would have",
+  table(main, ["steps", "kind", "tensors", "highest loss",
+    "mean before", "highest norm", "norm the clip left", "AdaGC would have",
     "back from"],
-    page.events.map(e => [span(e), e.kind, e.cause || "–", number(e.loss),
+    page.events.map(e => [span(e), e.kind, e.num_guilty ?? "–",
+      number(e.loss),
       e.before ? number(e.before.mean) : "–", number(e.norm),
       e.left === null && e.skipped.length ? "skipped" : number(e.left),
       number(e.shadow_left), count(e.back)]), {marked: page.worst, kind: "stack"});
 }
 
 function guilty(event, clip) {
-  if (event.cause === "nan") return;  // which all tensors have
+  if (event.kind === "loss nan" && !event.guilty.length) return;  // all have
   add(main, "h2", `Tensors that left their usual norm first, ${event.last >
     event.first ? "steps" : "step"} ${span(event)}`);
   if (event.guilty.length)
