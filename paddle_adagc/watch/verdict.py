@@ -20,9 +20,6 @@ _SOME = 0.3  # of the tensors
 MOST = 0.5
 """Share of the tensors that is most of them."""
 
-_SPREADING = "propagate", "Gradient Clip By", ": none", ", none", ": None"
-"""What describes a clip that lets NaN through, maybe of some tensors."""
-
 
 def verdict_of(run: RecordedRun, event: Happening | None) -> dict[str, Any]:
     """Say what happened.
@@ -193,40 +190,32 @@ def _losses(run: RecordedRun, event: Happening) -> Iterator[str]:
 
 
 def _nonfinite(run: RecordedRun, event: Happening) -> Iterator[str]:
-    """Say what is known of the first step with Inf or NaN."""
-    row = int(np.searchsorted(run.step, event.first))
-    number, guilty = run.column("nonfinite"), event.finding.guilty
-    if event.begins_with == "nan":
-        if number[row] == 0:
-            yield "All gradients of the step were finite."
-            return
-        if number[row] > 0:
-            yield f"{_gradients(run, row)}, as a NaN loss makes them."
-        if row and number[row - 1] == 0:
-            yield "In the step before, all gradients were finite."
-    elif guilty:
-        more = f" and {len(guilty) - 3:,} more" * (len(guilty) > 3)
-        yield f"It was in {', '.join(g.key for g in guilty[:3])}{more}."
-    clip = clip_of(run, event.first)
+    """Say what is known of the first step with Inf or NaN, and beside it."""
+    row, number = (
+        int(np.searchsorted(run.step, event.first)),
+        run.column("nonfinite"),
+    )
+    counts = [
+        f"{number[i]:.0f} at step {run.step[i]:,}"
+        for i in (row - 1, row, row + 1)
+        if 0 <= i < len(number) and number[i] >= 0
+    ]
+    if counts:
+        gradients = counted(len(run.keys), "gradient")
+        yield f"Of {gradients} so many had Inf or NaN: {', '.join(counts)}."
+    if guilty := event.finding.guilty:
+        names = ", ".join(g.key for g in guilty[:3])
+        names += f" and {len(guilty) - 3:,} more" * (len(guilty) > 3)
+        yield f"At step {event.first:,} Inf or NaN was in {names}."
     if event.first in event.skipped:
         yield "The step was left out."
     elif run.column("overflow")[row] == 1:
         yield "The GradScaler left the step out."
-    elif "ClipGradByAdaGC" in clip and not any(x in clip for x in _SPREADING):
-        yield "AdaGC set such gradients to 0."
-    else:
-        because = ", as a clip by global norm spreads a NaN to all gradients"
-        because *= "GlobalNorm" in clip
-        yield f"The weights may be NaN from then on{because}."
-    later = (run.step > event.first) & (run.step <= event.last) & (number > 0)
-    if event.begins_with == "nonfinite" and later.any():
-        at = int(np.argmax(later))
-        yield f"At step {run.step[at]:,}, {_gradients(run, at)}."
 
 
-def clip_of(run: RecordedRun, step: float = math.inf) -> str:
-    """Describe the clip that acted in a step, or at the end."""
-    return str(run.facts(step).get("clip"))
+def clip_of(run: RecordedRun) -> str:
+    """Describe the clip that acted at the end."""
+    return str(run.facts().get("clip"))
 
 
 def _who(event: Happening) -> Iterator[str]:

@@ -103,16 +103,6 @@ def test_a_step_with_nan_says_nothing_of_the_usual_norm():
         assert series == (["nonfinite"] if step == 190 else [])
 
 
-def test_the_clip_of_the_step_is_named_not_the_newest(tmp_path):
-    before, after = range(1, 221), range(221, 400)
-    write_run(tmp_path, before, calm(before), bad=[200])
-    clip = "ClipGradByAdaGC(t_start=0)"
-    write_run(tmp_path, after, calm(after), clip=clip)
-    text = make_page(tmp_path)["verdict"]["text"]
-    assert "a clip by global norm spreads a NaN" in text
-    assert "AdaGC set" not in text
-
-
 def test_a_checkpoint_of_another_run_is_not_named(tmp_path):
     (tmp_path / "checkpoint-250").mkdir()
     steps, record = range(1, 301), tmp_path / "out" / "record"
@@ -201,24 +191,6 @@ def test_a_norm_that_is_inf_is_no_multiple_of_its_usual_one(tmp_path):
     page = make_page(write_run(tmp_path, steps, losses, bad=[302]))
     text = page["verdict"]["text"]
     assert "0.bias left its usual norm, at step 302: to Inf or NaN." in text
-
-
-def test_adagc_in_parameter_groups_sets_nan_to_0(tmp_path):
-    steps = range(1, 401)
-    ours, other = "ClipGradByAdaGC(t_start=0)", GLOBAL_NORM
-    for name, clips, is_sound in (
-        ("ours", f"{ours}, {ours}", True),
-        ("mixed", f"{ours}, {other}", False),
-        ("none", f"{ours}, none", False),
-    ):
-        clip = f"clips of groups: {clips}"
-        folder = tmp_path / name
-        page = make_page(
-            write_run(folder, steps, calm(steps), bad=[201], clip=clip)
-        )
-        text = page["verdict"]["text"]
-        assert ("AdaGC set such gradients to 0" in text) == is_sound
-        assert ("may be NaN" in text) != is_sound
 
 
 def test_a_record_that_failed_does_not_say_that_the_run_stopped(tmp_path):

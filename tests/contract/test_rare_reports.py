@@ -102,22 +102,14 @@ def test_nothing_is_to_do_where_bad_gradients_were_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("clip", [GLOBAL_NORM, "ClipGradByAdaGC(t_start=0)"])
-def test_a_loss_of_inf_with_finite_gradients_ruins_no_weights(tmp_path, clip):
+def test_a_loss_of_inf_has_the_counts_of_its_gradients(tmp_path, clip):
     losses, norms = training(600)
     losses[299] = np.inf
     text = page_of(tmp_path, losses, norms, clip=clip)["verdict"]["text"]
-    assert "All gradients of the step were finite." in text
-    assert "may be NaN" not in text
-    assert "AdaGC set" not in text
-
-
-def test_tensors_that_are_not_clipped_may_spread_nan(tmp_path):
-    losses, norms = training(600)
-    losses[299:] = np.nan
-    norms[299:] = np.inf
-    clip = "ClipGradByAdaGC(overrides={'^1\\\\.': None})"
-    text = page_of(tmp_path, losses, norms, clip=clip)["verdict"]["text"]
-    assert "The weights may be NaN from then on." in text
+    said = (
+        "so many had Inf or NaN: 0 at step 299, 0 at step 300, 0 at step 301."
+    )
+    assert said in text
 
 
 def test_what_the_first_steps_do_not_show_is_not_denied(tmp_path):
