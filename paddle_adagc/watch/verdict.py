@@ -191,18 +191,16 @@ def _losses(run: RecordedRun, event: Happening) -> Iterator[str]:
 
 def _nonfinite(run: RecordedRun, event: Happening) -> Iterator[str]:
     """Say what is known of the first step with Inf or NaN, and beside it."""
-    row, number = (
-        int(np.searchsorted(run.step, event.first)),
-        run.column("nonfinite"),
-    )
+    row = int(np.searchsorted(run.step, event.first))
+    number = run.column("nonfinite")
     counts = [
         f"{number[i]:.0f} at step {run.step[i]:,}"
         for i in (row - 1, row, row + 1)
         if 0 <= i < len(number) and number[i] >= 0
     ]
     if counts:
-        gradients = counted(len(run.keys), "gradient")
-        yield f"Of {gradients} so many had Inf or NaN: {', '.join(counts)}."
+        text = f"Gradients with Inf or NaN, of {len(run.keys):,}: "
+        yield f"{text}{', '.join(counts)}."
     if guilty := event.finding.guilty:
         names = ", ".join(g.key for g in guilty[:3])
         names += f" and {len(guilty) - 3:,} more" * (len(guilty) > 3)

@@ -167,7 +167,7 @@ CASES = {
         {350},
         (False,),
         {"data": only("nan", 350)},
-        said="the loss was NaN or Inf. |Of 8 gradients so many had Inf or NaN: "
+        said="the loss was NaN or Inf. |Gradients with Inf or NaN, of 8: "
         "0 at step 349, 8 at step 350, 8 at step 351.|"
         "NaN or Inf are 51 of the 51 losses|batch of step 350, and at the loss",
         not_said="layers.|global norm was|left a norm",
