@@ -128,7 +128,7 @@ CASES = {
         "gradient-nan | nonfinite | nothing",
         {200},
         made={"adagc": True, "gradients": scaled(EVERY[2:3], math.nan, 200)},
-        said="with Inf or NaN, of 8: 0 at step 199, 1 at step 200, 0 at step 201.|"
+        said="of 8: 0 at step 199, 1 at step 200, 0 at step 201.|"
         "At step 200 Inf or NaN was in layers.1.fc.weight.|nothing to do",
         not_said="loss was NaN",
     ),
