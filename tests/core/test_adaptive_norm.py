@@ -104,7 +104,7 @@ def test_a_broken_file_is_named_and_a_crafted_one_runs_nothing(
         {**ABOUT, names["bias"]: {"norm_value": Attack(target)}},
         {**ABOUT, names["bias"]: {"norm_value": eval}},
         {**ABOUT, names["bias"]: {"norm_value": np.float32}},
-        {**ABOUT, "clip_ratio": ClipGradByAdaGC()},
+        {**ABOUT, "clip_ratio": tmp_path},
     ):
         (tmp_path / FILE).write_bytes(pickle.dumps(bad, protocol))
         with pytest.raises(ValueError, match="refused: it asks for"):
