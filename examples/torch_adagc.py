@@ -66,10 +66,12 @@ class AdaGC:
     def step(self):
         """Clip the gradients; returns h, float32 ``[num_parameters]``."""
         known = [i for i, p in enumerate(self.parameters) if p.grad is not None]
+        if not known:
+            raise RuntimeError("no parameter has a gradient: call backward()")
         grads = [self.parameters[i].grad for i in known]
         norm = torch.zeros_like(self.gamma)
         norms = torch._foreach_norm([grad.float() for grad in grads])
-        norm[known] = torch.stack(norms) if norms else norm
+        norm[known] = torch.stack(norms)
         finite = norm.isfinite()
         observed = finite & (norm > 0)
         if self.t < self.t_start:
