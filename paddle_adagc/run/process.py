@@ -214,11 +214,11 @@ class Process:
             self._begin_record(optimizer)
             return
         clip = _ours(optimizer)
-        text = self._in_force(clip) if clip else self._what_lacks(optimizer)
+        said = (self._in_force(clip),) if clip else self._what_lacks(optimizer)
         if clip is None and self._require:
-            raise RuntimeError(f"adagc-run --require: {text}")
+            raise RuntimeError(f"adagc-run --require: {''.join(said)}")
         if _is_first_of_node():
-            say(text)
+            say("".join(said))
 
     def _begin_record(self, optimizer: Any) -> None:
         from paddle_adagc.run import watch
@@ -286,7 +286,7 @@ class Process:
             self._done.num_clipped += clip.num_steps - num_before
             self._done.warmup_left = clip.warmup_left
         elif is_first:
-            self._done.without[self._what_lacks(optimizer)] += 1
+            self._done.without[self._what_lacks(optimizer)[0]] += 1
 
     def _trainer_of(self, optimizer: Any) -> Any:
         """Return the Trainer that an optimizer is of; None: of none."""
@@ -298,24 +298,24 @@ class Process:
                 return trainer
         return None
 
-    def _what_lacks(self, optimizer: Any) -> str:
-        """Name an optimizer that steps without AdaGC, and why."""
+    def _what_lacks(self, optimizer: Any) -> tuple[str, str]:
+        """Name an optimizer that steps without AdaGC, and why; then a mend."""
         from paddle_adagc.optimizer import clip_of, threshold_of
 
         name, clip = type(optimizer).__name__, clip_of(optimizer)
         if (trainer := self._trainer_of(optimizer)) is not None:
             kind = type(trainer).__name__
-            return f"{name} without AdaGC: {kind} has given it {clip}"
+            return f"{name} without AdaGC: {kind} has given it {clip}", ""
         if name == "LBFGS":
-            return f"{name} without AdaGC: it calls no clip"
+            return f"{name} without AdaGC: it calls no clip", ""
         given = {"lambda_abs": norm} if (norm := threshold_of(clip)) else {}
         given |= {k: v for k, (v, _) in self._values.items() if k in CLIP}
         words = ", ".join(f"{k}={v!r}" for k, v in given.items())
         return (
-            f"{name} without AdaGC: it belongs to no Trainer. Add these lines:"
-            "\n    from paddle_adagc import ClipGradByAdaGC"
+            f"{name} without AdaGC: it belongs to no Trainer",
+            ". Add these lines:\n    from paddle_adagc import ClipGradByAdaGC"
             f"\n    clip = ClipGradByAdaGC({words}); clip.bind(model)"
-            f"\n    {name}(..., grad_clip=clip)"
+            f"\n    {name}(..., grad_clip=clip)",
         )
 
     def _say_what_was_done(self) -> None:
@@ -335,7 +335,7 @@ class Process:
         elif self._trainers and not (done.num_clipped or done.without):
             say("a Trainer was made, but it made no step")
         for text, number in done.without.items():
-            say(f"{_steps(number)} of {text.partition('. Add')[0]}")
+            say(f"{_steps(number)} of {text}")
 
 
 def _steps(number: int) -> str:
