@@ -290,9 +290,11 @@ class Recording(Guarded):
 
     def _pass_on(self, parts: Sequence[Steps]) -> None:
         """Give the steps of all ranks to the thread; plan the next copy."""
-        self._ring.copied(parts[0].rows)  # first: all ranks plan alike
+        self._ring.plan(parts[0].rows)  # first: all ranks plan alike
         self._stop_at([loss for part in parts for loss in part.nonfinite])
         self._write(join(parts))
+        # Last: SIGTERM may come at any line, and its handler writes them.
+        self._ring.steps = []
 
     def _stop_at(self, found: Sequence[tuple[int, float]]) -> None:
         if self._stops and found and not self.should_stop:

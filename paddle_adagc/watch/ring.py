@@ -101,12 +101,11 @@ class Ring:
         parts[dist.get_rank()] = mine
         return parts
 
-    def copied(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Begin anew; plan the next copy in about a minute.
+    def plan(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Plan the next copy in about a minute.
 
         All ranks give the rows of the same rank's steps.
         """
-        self.steps = []
         self._glance = Glance(self._glance.last)
         seconds = sorted(row["step_seconds"] for row in rows)
         if seconds:

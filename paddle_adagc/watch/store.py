@@ -205,10 +205,10 @@ class Store:
             self._thin(rows[-1]["step"])
 
     def _insert(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Insert rows of this session."""
+        """Insert rows of this session; what is there stays."""
         for row in rows:
             marks = ", ?" * len(row)
-            query = f"INSERT OR REPLACE INTO {table} VALUES (?{marks})"
+            query = f"INSERT OR IGNORE INTO {table} VALUES (?{marks})"
             self._file.execute(query, [self._session, *row])
 
     def _change(self, **values: Any) -> None:
