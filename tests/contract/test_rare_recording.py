@@ -63,7 +63,7 @@ def test_a_copy_takes_little_of_each_device(monkeypatch):
     its.num_sent = 3000
     for num_ranks, num_steps in ((1, 64), (128, 29), (1024, 3)):
         monkeypatch.setattr(ring.dist, "get_world_size", lambda n=num_ranks: n)
-        its.copied([{"step": 1, "step_seconds": 0.1}])
+        its.plan([{"step": 1, "step_seconds": 0.1}])
         assert its.num_between == num_steps
 
 
