@@ -262,7 +262,6 @@ class Recording(Guarded):
         if not self._ring.num_pending or self._is_idle:
             return
         mine = self._try(self._copy)
-        self._ring.num_pending = 0
         parts = self._ask(self._gather, mine) or []
         said = ((i, x) for i, x in enumerate(parts) if isinstance(x, str))
         failed = [f"rank {i}: {text}" for i, text in said]
@@ -271,6 +270,7 @@ class Recording(Guarded):
             self._end(RuntimeError("".join(failed[:1])), "rank")
             return
         self._try(self._pass_on, parts)
+        self._ring.num_pending = 0
 
     def _gather(self, mine: Steps | None) -> list[Steps | str]:
         """Return the steps of all ranks, or why a rank's record ends."""
@@ -293,7 +293,7 @@ class Recording(Guarded):
         self._ring.plan(parts[0].rows)  # first: all ranks plan alike
         self._stop_at([loss for part in parts for loss in part.nonfinite])
         self._write(join(parts))
-        # Last: SIGTERM may come at any line, and its handler writes them.
+        # Last: a signal may come at any line, and who handles it writes them.
         self._ring.steps = []
 
     def _stop_at(self, found: Sequence[tuple[int, float]]) -> None:

@@ -1,10 +1,11 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM may come at any line of a copy of the record's steps."""
+"""A signal may come at any line of a copy of the record's steps."""
 
 import sys
 from pathlib import Path
 
+import pytest
 from watch.training import make_training, train
 
 from paddle_adagc.watch import Record, read_record
@@ -13,12 +14,8 @@ from paddle_adagc.watch.ring import FIRST_COPY
 FILES = "recording.py", "ring.py", "writer.py"
 
 
-class Gone(BaseException):
-    """The process has ended: nothing after the handler runs."""
-
-
 def flush_until(number, record):
-    """Do as SIGTERM's handler does before the n-th line of a copy."""
+    """Interrupt a copy before its n-th line."""
     lines = set()
 
     def trace(frame, event, argument):
@@ -27,8 +24,7 @@ def flush_until(number, record):
         lines.add((frame.f_code, frame.f_lineno))
         if len(lines) == number:
             sys.settrace(None)
-            record._leave("signal", "SIGTERM")
-            raise Gone
+            raise KeyboardInterrupt
         return trace
 
     sys.settrace(trace)
@@ -38,21 +34,28 @@ def flush_until(number, record):
         sys.settrace(None)
 
 
-def test_sigterm_at_any_line_of_a_copy_loses_no_step(tmp_path):
-    has_ended, number = False, 0
-    while not has_ended:
-        number += 1
+def terminate(record):
+    """Do what SIGTERM's handler does."""
+    record._leave("signal", "SIGTERM")
+
+
+@pytest.mark.parametrize(
+    ("then", "kind"), [(terminate, "signal"), (Record.close, "finished")]
+)
+def test_an_interrupt_at_any_line_of_a_copy_loses_no_step(then, kind, tmp_path):
+    is_interrupted, number = True, 0
+    while is_interrupted:
+        is_interrupted, number = False, number + 1
         folder = tmp_path / f"{number}"
         model, optimizer = make_training(None)
         record = Record(folder, optimizer, model)
         train(model, optimizer, range(FIRST_COPY - 1), record=record)
         try:
             flush_until(number, record)
-            has_ended = True
-            record.close()
-        except Gone:
-            pass
+        except KeyboardInterrupt:
+            is_interrupted = True
+        then(record)
         run = read_record(folder)
         assert len(run.step) == run.end["step"] == FIRST_COPY - 1, number
-        assert run.end["kind"] == ("finished" if has_ended else "signal")
+        assert run.end["kind"] == kind
     assert number > 50
