@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from multiprocessing import util
+from multiprocessing import parent_process, util
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -130,14 +130,17 @@ class AtExit:
                 function(kind, text)
 
     def _exit(self) -> None:
-        # A child of multiprocessing ends within the exception; else Python has
-        # printed it.
+        # Python has printed it; or a child of multiprocessing ends within it,
+        # before Python 3.13.
         error = sys.exc_info()[1] or getattr(sys, "last_value", None)
         if isinstance(error, SystemExit):
             error = error.__context__ if error.code else None
         is_new = error is not self._before and not hasattr(sys, "ps1")
         if error is not None and is_new:
             self._call("exception", described(error))
+        elif parent_process() and sys.version_info >= (3, 13):
+            text = "its process ended, and multiprocessing does not tell how"
+            self._call("unknown", text)
         else:
             self._call("finished", "")
 

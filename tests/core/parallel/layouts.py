@@ -109,7 +109,7 @@ class Layout:
             data = model._prepare_training(
                 [ids.flatten(0, 1), labels.flatten(0, 1)], optimizer, None
             )
-            loss = float(model.forward_backward_pipeline(data, scaler=None))
+            loss = model.forward_backward_pipeline(data, scaler=None).item()
             is_last = model.is_pipeline_last_stage()
             assert bool(bare.num_losses) == is_last
             bare.num_losses = 0
