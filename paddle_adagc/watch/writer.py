@@ -66,7 +66,7 @@ class Writer:
     @property
     def num_waiting(self) -> int:
         """Steps that are not written yet."""
-        return self._num_put - self._num_written
+        return max(self._num_put - self._num_written, 0)
 
     # ---- what the training calls: it puts something into a queue ------------
 
@@ -81,8 +81,8 @@ class Writer:
         if (self.num_waiting + num) * (size + _ROW_BYTES) > _MOST_WAITING:
             self.dropped += num
             return
-        self._num_put += num
         self._queue.put(lambda: self._judge(steps))
+        self._num_put += num  # last: after a signal they are put again
         self.start()
 
     def alarm_nonfinite(self, step: int, loss: float) -> None:

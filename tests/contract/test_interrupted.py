@@ -42,7 +42,9 @@ def terminate(record):
 @pytest.mark.parametrize(
     ("then", "kind"), [(terminate, "signal"), (Record.close, "finished")]
 )
-def test_an_interrupt_at_any_line_of_a_copy_loses_no_step(then, kind, tmp_path):
+def test_an_interrupt_at_any_line_of_a_copy_loses_no_step(
+    then, kind, tmp_path, recwarn
+):
     is_interrupted, number = True, 0
     while is_interrupted:
         is_interrupted, number = False, number + 1
@@ -59,3 +61,4 @@ def test_an_interrupt_at_any_line_of_a_copy_loses_no_step(then, kind, tmp_path):
         assert len(run.step) == run.end["step"] == FIRST_COPY - 1, number
         assert run.end["kind"] == kind
     assert number > 50
+    assert not [str(w.message) for w in recwarn if "record" in str(w.message)]
