@@ -75,10 +75,11 @@ class Ring:
         """Add a step; return a late one whose loss is not finite, with it."""
         now = time.perf_counter()
         made = self.counter() if self.counter else 0
-        self.last_step = max(self.last_step + 1, made)
+        number = max(self.last_step + 1, made)
         seconds, self._last_time = now - self._last_time, now
-        own = {"step": self.last_step, "step_seconds": seconds}
+        own = {"step": number, "step_seconds": seconds}
         step.numbers = {**own, **step.numbers}
+        self.last_step = number  # with the next line: no signal comes between
         self.steps.append(step)
         return self._glance.step(step, now)
 
