@@ -130,8 +130,8 @@ class AtExit:
                 function(kind, text)
 
     def _exit(self) -> None:
-        # Python has printed it; or a child of multiprocessing ends within it,
-        # before Python 3.13.
+        # Python has printed it. Before Python 3.13 a child of multiprocessing
+        # ends within it; from then on nothing tells the child.
         error = sys.exc_info()[1] or getattr(sys, "last_value", None)
         if isinstance(error, SystemExit):
             error = error.__context__ if error.code else None

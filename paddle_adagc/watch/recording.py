@@ -293,8 +293,7 @@ class Recording(Guarded):
         self._ring.plan(parts[0].rows)  # first: all ranks plan alike
         self._stop_at([loss for part in parts for loss in part.nonfinite])
         self._write(join(parts))
-        # Last: a signal may come at any line, and who handles it writes them.
-        self._ring.steps = []
+        self._ring.steps = []  # last: SIGTERM before it writes them again
 
     def _stop_at(self, found: Sequence[tuple[int, float]]) -> None:
         if self._stops and found and not self.should_stop:
@@ -343,8 +342,7 @@ class Recording(Guarded):
         self._stop(kind, text, EXIT_SECONDS)
 
     def _write_mine(self) -> None:
-        steps, self._ring.steps = self._ring.steps, []
-        if steps:
+        if steps := self._ring.steps:
             source = self._clips.source
             mine = own_part(to_host(steps, self._clips.names), source)
             self._write(mine, is_part=bool(mine.keys) and is_split(source))

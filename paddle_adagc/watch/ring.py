@@ -79,7 +79,7 @@ class Ring:
         seconds, self._last_time = now - self._last_time, now
         own = {"step": number, "step_seconds": seconds}
         step.numbers = {**own, **step.numbers}
-        self.last_step = number  # with the next line: no signal comes between
+        self.last_step = number  # no signal comes before the next line
         self.steps.append(step)
         return self._glance.step(step, now)
 

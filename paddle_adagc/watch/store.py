@@ -205,7 +205,7 @@ class Store:
             self._thin(rows[-1]["step"])
 
     def _insert(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Insert rows of this session; what is there stays."""
+        """Insert the rows that this session does not have yet."""
         for row in rows:
             marks = ", ?" * len(row)
             query = f"INSERT OR IGNORE INTO {table} VALUES (?{marks})"

@@ -82,7 +82,7 @@ class Writer:
             self.dropped += num
             return
         self._queue.put(lambda: self._judge(steps))
-        self._num_put += num  # last: after a signal they are put again
+        self._num_put += num  # last: an interrupted put is repeated
         self.start()
 
     def alarm_nonfinite(self, step: int, loss: float) -> None:

@@ -292,7 +292,7 @@ def test_how_a_process_of_multiprocessing_ended(fails, tmp_path):
     process.join(120)
     assert (process.exitcode != 0) == bool(fails)
     end = read_record(tmp_path).end
-    if sys.version_info >= (3, 13):  # it tells a child of neither
+    if sys.version_info >= (3, 13):  # nothing tells the child
         assert end["kind"] == "unknown"
         return
     assert end["kind"] == ("exception" if fails else "finished")
